@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 import structlog
 from celery import _state
+from httpx._transports import default
 
 HERE = Path(__file__).parent
 NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
 LONGEST = "test_lowest_versions.py"
 LAST = HERE / "live" / "http"  # short tests, which fill the time in which the others wait for leases to expire
-CRASH_POINT = "at"  # the parameter of tests that crash at each commit
-ONE_OF = 3  # of these tests, so many are drawn for a run
-DRAW = "TEST_DRAW"  # the number by which they are drawn, to repeat a run; `all`: every one
+CRASH_POINT = "at"  # the parameter of tests that crash at each commit; one in three of them is drawn for a run
 sys.path.append(str(HERE))
+
+from support.draws import DRAW, ONE_OF, draw, is_drawn  # noqa: E402 - it is on the path now
 
 pytest_plugins = ("support.skips", "support.network", "support.postgres", "support.valkey", "support.databases")
 
@@ -31,10 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--minutes", type=float, help="how long tests/live/chaos lasts; half a minute by default")
     parser.addoption("--seed", type=int, default=1, help="from which tests/live/chaos draws turns and faults")
     parser.addoption("--placement", help="where calls run in the tests of tests/flow that draw it")
+    parser.addoption("--one-of", type=int, default=1, help="draw one of so many tests, as of the crash points")
 
 
 def pytest_report_header() -> str:
-    return f"one of {ONE_OF} crash points is drawn by {DRAW}={os.environ[DRAW]}; `all` runs every one"
+    return f"one of {ONE_OF} crash points is drawn by {DRAW}={draw()}; `all` runs every one, and more examples"
 
 
 def pytest_configure() -> None:
@@ -42,12 +44,14 @@ def pytest_configure() -> None:
     not kept, each of these processes would compile all of the package for itself.
 
     A logger that a test of a command has used would keep its processors, and no later test could capture its lines.
+    Every client of httpx would read the certificates of all authorities, which takes as long as many a test.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ.setdefault(DRAW, str(datetime.now(UTC).toordinal()))  # the workers of xdist inherit it
+    draw()
     configure = structlog.configure
     structlog.configure = lambda *args, **kwargs: configure(*args, **{**kwargs, "cache_logger_on_first_use": False})
+    httpx.create_ssl_context = default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +62,11 @@ def default_celery_app() -> Iterator[None]:
     _state.default_app = before
 
 
-def _is_drawn(item: pytest.Item, draw: str) -> bool:
+def _one_of(item: pytest.Item) -> int:
     callspec = getattr(item, "callspec", None)
-    if draw == "all" or callspec is None or CRASH_POINT not in callspec.params:
-        return True
-    return zlib.crc32(f"{draw} {item.nodeid}".encode()) % ONE_OF == 0
+    at_a_crash_point = callspec is not None and CRASH_POINT in callspec.params
+    of_all: int = item.config.getoption("--one-of")
+    return max(of_all, ONE_OF) if at_a_crash_point else of_all
 
 
 @pytest.hookimpl(trylast=True)
@@ -77,6 +81,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(item.path.is_relative_to(HERE / path) for path in NEED_MCP):
             item.add_marker(pytest.mark.mcp)
     if len({item.nodeid.partition("[")[0] for item in items}) > 1:  # a test that was named runs whole
-        drawn = {item: _is_drawn(item, os.environ[DRAW]) for item in items}
+        drawn = {item: is_drawn(item.nodeid, _one_of(item)) for item in items}
         config.hook.pytest_deselected(items=[item for item, runs in drawn.items() if not runs])
         items[:] = [item for item, runs in drawn.items() if runs]

@@ -6,8 +6,8 @@ asynchronous (`loops/server.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio.to_thread
@@ -91,7 +91,24 @@ def make_router(services: Services, *, checks: Mapping[str, Check]) -> APIRouter
     it accepts and the size of bodies.
     """
     health = Health(checks)
+    router = APIRouter(lifespan=_lifespan(services, health))
+    _include_routers(router, services, health)
+    return router
 
+
+def _include_routers(api: APIRouter | FastAPI, services: Services, health: Health) -> None:
+    """FastAPI prepares all routes once more for each router between them and the app, so a server has none between."""
+
+    async def give_services(request: Request) -> None:
+        request.state.services = services
+
+    for router in (*ROUTERS, health_router(health, services)):
+        api.include_router(
+            router, dependencies=[Depends(give_services)], generate_unique_id_function=lambda route: route.name
+        )
+
+
+def _lifespan(services: Services, health: Health) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         threads = anyio.to_thread.current_default_thread_limiter()
@@ -102,16 +119,7 @@ def make_router(services: Services, *, checks: Mapping[str, Check]) -> APIRouter
             await anyio.to_thread.run_sync(services.events.stop)
         health.close()
 
-    async def give_services(request: Request) -> None:
-        request.state.services = services
-
-    router = APIRouter(
-        lifespan=lifespan, dependencies=[Depends(give_services)], generate_unique_id_function=lambda route: route.name
-    )
-    for each in ROUTERS:
-        router.include_router(each)
-    router.include_router(health_router(health, services))
-    return router
+    return lifespan
 
 
 def make_server(
@@ -126,10 +134,12 @@ def make_server(
 ) -> FastAPI:
     bodies = bodies or RequestBodies()
     mcp = McpEndpoint(services)
+    health = Health(checks)
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with _lifespan(services, health)(app):
+            yield
         await mcp.close()
         if webhooks is not None:
             webhooks.stats.close()
@@ -148,7 +158,7 @@ def make_server(
     problems.install(app)
     keep(app, services)
     describe_keys(app)
-    app.include_router(make_router(services, checks=checks))
+    _include_routers(app, services, health)
     app.router.routes.append(mcp.route)
     reference.add(app)
     _compile_routes(app)

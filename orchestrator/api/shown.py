@@ -13,6 +13,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import pydantic.dataclasses
+
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.model import ToolAsk
 from chordage.orchestrator.views import OpenQuestion, ResultView, TurnView
@@ -130,9 +132,10 @@ def model_of(view: Any) -> Any:
         return view
     fields += PROPERTIES.get(view, {}).items()
     fields += [(PAYLOADS, bool)] if hidden else []
-    model = dataclasses.make_dataclass(view.__name__, fields, frozen=True, kw_only=True)
-    model.__doc__ = None if view.__doc__ is None or view.__doc__.startswith(f"{view.__name__}(") else view.__doc__
-    return model
+    is_written = view.__doc__ is not None and not view.__doc__.startswith(f"{view.__name__}(")
+    body = {"__annotations__": dict(fields), "__doc__": view.__doc__ if is_written else None, "__module__": __name__}
+    # Pydantic keeps the schema with such a class. Of a plain one it would make it anew in each place that names it.
+    return pydantic.dataclasses.dataclass(frozen=True, kw_only=True)(type(view.__name__, (), body))
 
 
 def _converted(hint: Any) -> Any:

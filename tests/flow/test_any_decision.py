@@ -16,6 +16,7 @@ from chordage.orchestrator.core.agent import MixedRound, Placement, ToolMode
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
+from support.draws import examples
 from support.fakes import rounds_of
 from support.one_turn import change_agent
 from support.placements import effects, place_calls, placements
@@ -98,7 +99,7 @@ SETTING = {
 }  # fmt: skip
 
 
-@settings(LONG, max_examples=80)
+@settings(LONG, max_examples=examples(80))
 @given(**SETTING)
 def test_an_answer_is_applied_once_whatever_the_schedule(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -106,7 +107,7 @@ def test_an_answer_is_applied_once_whatever_the_schedule(migrated_database_url, 
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=12)
+@settings(LONG, max_examples=examples(12))
 @given(**SETTING)
 def test_an_answer_is_applied_once_on_postgres(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core.agent import Placement, WhenBusy
 from chordage.orchestrator.core.errors import Conflict
 from chordage.orchestrator.core.groups import Group
+from support.draws import examples
 from support.fakes import rounds_of
 from support.placements import effects, place_calls, placements
 from support.play import Play
@@ -77,7 +78,7 @@ def _every_message_is_told_once(world: World) -> None:
     assert silent <= {"cancelled"}, "only who was cancelled in the queue is not heard"
 
 
-@settings(LONG, max_examples=120)
+@settings(LONG, max_examples=examples(120))
 @given(tool=effects, placement=placements, schedule=schedules)
 def test_every_message_to_a_busy_thread_ends_once(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -85,7 +86,7 @@ def test_every_message_to_a_busy_thread_ends_once(migrated_database_url, tool, p
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=20)
+@settings(LONG, max_examples=examples(20))
 @given(tool=effects, placement=placements, schedule=schedules)
 def test_every_message_to_a_busy_thread_ends_once_on_postgres(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -12,6 +12,7 @@ from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import Placement, ToolMode
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import Group
+from support.draws import examples
 from support.family import Lines, ask, settle_in
 from support.placements import effects, place_calls, placements
 from support.play import Play
@@ -81,7 +82,7 @@ SETTING = {
 }  # fmt: skip
 
 
-@settings(LONG, max_examples=30)
+@settings(LONG, max_examples=examples(30))
 @given(**SETTING)
 def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -89,7 +90,7 @@ def test_a_tree_comes_to_its_end_whatever_the_schedule(migrated_database_url, **
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=6)
+@settings(LONG, max_examples=examples(6))
 @given(**SETTING)
 def test_a_tree_comes_to_its_end_on_postgres(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.core.groups import Group
+from support.draws import examples
 from support.fakes import rounds_of
 from support.placements import place_calls, placements
 from support.play import Play
@@ -48,7 +49,7 @@ def play(world: World, tool: str, placement: Placement, carries: bool, schedule)
     assert len(world.models.prompts) <= len(world.rows("journal", kind="AssistantTurnCommitted")) + game.may_be_repeated
 
 
-@settings(LONG, max_examples=210)
+@settings(LONG, max_examples=examples(210))
 @given(tool=tools, placement=placements, carries=st.booleans(), schedule=schedules)
 @example(tool="unsafe", placement=Placement.SPREAD, carries=False, schedule=taken_for_dead)
 @example(tool="unsafe", placement=Placement.HERE, carries=True, schedule=taken_for_dead)
@@ -58,7 +59,7 @@ def test_every_turn_ends_once_whatever_the_schedule(migrated_database_url, tool,
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=25)
+@settings(LONG, max_examples=examples(25))
 @given(tool=tools, placement=placements, carries=st.booleans(), schedule=schedules)
 @example(tool="unsafe", placement=Placement.SPREAD, carries=False, schedule=taken_for_dead)
 @example(tool="unsafe", placement=Placement.HERE, carries=True, schedule=taken_for_dead)

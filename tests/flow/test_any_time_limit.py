@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.agent import Placement
+from support.draws import examples
 from support.fakes import rounds_of
 from support.placements import place_calls, placements
 from support.play import Play
@@ -31,7 +32,7 @@ def play(world: World, tool: str, placement: Placement, schedule) -> None:
     assert {run["code"] for run in world.rows("runs") if run["reason"] == "error"} <= {"poison", "timeout"}
 
 
-@settings(LONG, max_examples=100)
+@settings(LONG, max_examples=examples(100))
 @given(tool=tools, placement=placements, schedule=schedules)
 def test_every_turn_ends_in_time_or_has_failed(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -39,7 +40,7 @@ def test_every_turn_ends_in_time_or_has_failed(migrated_database_url, tool, plac
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=15)
+@settings(LONG, max_examples=examples(15))
 @given(tool=tools, placement=placements, schedule=schedules)
 def test_every_turn_ends_in_time_or_has_failed_on_postgres(migrated_database_url, tool, placement, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -12,6 +12,7 @@ from chordage.orchestrator.core.agent import ToolMode
 from chordage.orchestrator.core.errors import BrokenAgent
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.stepping import Control, StepTerms
+from support.draws import examples
 from support.fakes import rounds_of
 from support.family import Lines, ask, settle_in
 from support.one_turn import change_agent
@@ -78,7 +79,7 @@ def play(world: World, tool: str, mode: ToolMode, families: bool, schedule) -> N
 given_all = given(tool=tools, mode=st.sampled_from(list(ToolMode)), families=st.booleans(), schedule=schedules)
 
 
-@settings(LONG, max_examples=60)
+@settings(LONG, max_examples=examples(60))
 @given_all
 def test_every_open_row_has_one_reason_whatever_the_schedule(
     migrated_database_url, tool, mode, families, schedule
@@ -88,7 +89,7 @@ def test_every_open_row_has_one_reason_whatever_the_schedule(
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=10)
+@settings(LONG, max_examples=examples(10))
 @given_all
 def test_every_open_row_has_one_reason_on_postgres_too(migrated_database_url, tool, mode, families, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

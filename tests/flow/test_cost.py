@@ -20,6 +20,7 @@ from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.plugins.stops import Stops
 from chordage.orchestrator.views import PageQuery
 from chordage.workers.cli.show import run_lines
+from support.draws import examples
 from support.fakes import rounds_of, spoken
 from support.family import Lines, ask, by_agent, settle_in
 from support.invariants import check_all
@@ -317,7 +318,7 @@ def carry_out_and_add_up(world: World, mode, tool, placement, prices, known, sch
         assert views.thread_details(world.store, thread).usage == sum(of_thread, Usage())
 
 
-@settings(LONG, max_examples=25)
+@settings(LONG, max_examples=examples(25))
 @given(**SETTING)
 def test_every_level_is_the_sum_of_the_rows_whatever_the_schedule(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -325,7 +326,7 @@ def test_every_level_is_the_sum_of_the_rows_whatever_the_schedule(migrated_datab
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=5)
+@settings(LONG, max_examples=examples(5))
 @given(**SETTING)
 def test_every_level_is_the_sum_of_the_rows_on_postgres(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -15,6 +15,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint
 from chordage.orchestrator.store import fairness, groups, schema
 from support.backlog import crowd
+from support.draws import examples
 from support.fakes import spoken
 from support.rows import start as start_row
 from support.schedules import LONG, fresh_world
@@ -289,7 +290,7 @@ def play(world: World, schedule: list[tuple[object, ...]]) -> None:
     assert world.unfinished() == []
 
 
-@settings(LONG, max_examples=40)
+@settings(LONG, max_examples=examples(40))
 @given(schedule=moves)
 def test_no_tenant_is_served_twice_while_another_waits_in_any_schedule(migrated_database_url, schedule) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -297,7 +298,7 @@ def test_no_tenant_is_served_twice_while_another_waits_in_any_schedule(migrated_
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=6)
+@settings(LONG, max_examples=examples(6))
 @given(schedule=moves)
 def test_no_tenant_is_served_twice_on_postgres_in_any_schedule(migrated_database_url, schedule) -> None:
     with fresh_world(migrated_database_url("postgres")) as world:

@@ -17,6 +17,7 @@ from chordage.orchestrator.core.model import Attempt, Fault
 from chordage.orchestrator.stages import count as count_stage
 from chordage.orchestrator.store import projection, schema
 from support.bus import settle, with_bus
+from support.draws import examples
 from support.fakes import rounds_of, spoken
 from support.metric_truth import check_counters, count_all, counted
 from support.placements import effects, place_calls, placements
@@ -95,7 +96,7 @@ def play(world: World, tool: str, placement: Placement, schedule) -> None:
         check_counters(world)
 
 
-@settings(LONG, max_examples=40)
+@settings(LONG, max_examples=examples(40))
 @given(**SETTING)
 def test_every_counter_equals_the_rows_whatever_the_schedule(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("sqlite")) as world:
@@ -103,7 +104,7 @@ def test_every_counter_equals_the_rows_whatever_the_schedule(migrated_database_u
 
 
 @pytest.mark.postgres
-@settings(LONG, max_examples=8)
+@settings(LONG, max_examples=examples(8))
 @given(**SETTING)
 def test_every_counter_equals_the_rows_on_postgres(migrated_database_url, **chosen) -> None:
     with fresh_world(migrated_database_url("postgresql")) as world:

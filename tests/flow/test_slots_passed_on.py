@@ -20,6 +20,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, StepOn
 from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.store import groups, pipeline, schema
+from support.draws import examples
 from support.driving import USER, asks, consume
 from support.fakes import Script, rounds_of, spoken
 from support.held_commit import HeldCommit
@@ -331,7 +332,7 @@ def play(world: World, script: Script, budget: int, turns: int, moments: list[in
     run_dry_in_order(world)
 
 
-@settings(LONG, max_examples=100)
+@settings(LONG, max_examples=examples(100))
 @given(
     script=st.builds(rounds_of, st.just(1), rounds=st.integers(0, 1), tool=effects), placement=placements,
     budget=st.sampled_from([1, 2, 4]), turns=st.integers(3, 12), moments=moments,

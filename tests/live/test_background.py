@@ -90,7 +90,7 @@ def test_66_67_fleet_in_the_background_is_one_summary_from_its_start_over_a_kill
 
 
 def test_69_stop_kills_what_has_not_ended_within_the_grace(room):
-    assert call(room, "start", "--loop", "pulse", "--no-workers").code == 0
+    assert call(room, "start", "--loop", "pulse", "--no-workers", "--port", "0").code == 0
     pid = agent_run(room)["pid"]
     psutil.Process(pid).suspend()
 
@@ -103,7 +103,7 @@ def test_69_stop_kills_what_has_not_ended_within_the_grace(room):
 
 
 def test_leftovers_of_a_fleet_and_its_reaper_are_reported_and_stopped(room):
-    assert call(room, "start", "--loop", "pulse", "--no-workers").code == 0
+    assert call(room, "start", "--loop", "pulse", "--no-workers", "--port", "0").code == 0
     summary = agent_run(room)
     reaper = next(one for one in alive_in(room) if "reaper_program.py" in " ".join(one.cmdline()))
     fleet = psutil.Process(summary["pid"])
@@ -124,7 +124,7 @@ def test_leftovers_of_a_fleet_and_its_reaper_are_reported_and_stopped(room):
 def test_failed_start_gives_the_reason_and_leaves_nothing_behind(room):
     (room / "execution.db").write_text("no database" * 100)
 
-    done = call(room, "start")
+    done = call(room, "start", "--port", "0")
 
     assert done.code == 1
     assert done.err.startswith("chordage: fleet ended with code 1; the end of ")
@@ -177,7 +177,7 @@ def test_run_interrupted_before_it_is_up_lists_what_it_stopped_and_leaves_no_pro
 
 def test_file_of_channels_that_binds_none_so_far_is_waited_for(room):
     (room / "channels.toml").write_text("# none yet\n")
-    assert call(room, "start", "--loop", "poll", "--no-workers").code == 0
+    assert call(room, "start", "--loop", "poll", "--no-workers", "--port", "0").code == 0
 
     log = room / ".chordage" / "logs" / "poll.log"
     until(lambda: "no channel is bound yet" in log.read_text(), "it waits", 30)

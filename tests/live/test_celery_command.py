@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -68,12 +70,17 @@ def celery(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def of_each(workers: list[Stock], ask: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """A worker that has no processor for two seconds is missing among the answers to a broadcast."""
+    return until(lambda: len(answers := ask() or {}) == len(workers) and answers, "each worker answers")
+
+
 def test_stock_workers_have_names_pools_and_queues_by_their_role(rig, stock) -> None:
     workers = [stock(f"{role}{n}", "--role", role) for role in ("turns", "tools") for n in range(2)]
     for worker in workers:
         worker.wait_until_ready()
-    stats = rig.app.control.inspect(timeout=2).stats()
-    queues = rig.app.control.inspect(timeout=2).active_queues()
+    stats = of_each(workers, rig.app.control.inspect(timeout=2).stats)
+    queues = of_each(workers, rig.app.control.inspect(timeout=2).active_queues)
 
     assert sorted(name.partition("@")[0] for name in stats) == ["tools-1", "tools-2", "turns-1", "turns-2"]
     for name, told in stats.items():

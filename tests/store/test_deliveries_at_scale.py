@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, event, insert, text
+from sqlalchemy import Engine, event, text
 
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.store import outbox, schema
 from chordage.orchestrator.store.database import Store
+from support import backlog
 from support.rows import NOW
 
 SENT, LATER, LINE = 10_000, 2_000, 6_000
@@ -26,10 +27,7 @@ def crowded(url):
     later = [_row(f"later{n}", f"later{n}", next_at=NOW + timedelta(hours=1)) for n in range(LATER)]
     line = [_row(f"line{n}", "line", receiver="slow") for n in range(LINE)]
     due = [_row(f"due{n}", f"due{n % 4}", receiver=f"r{n % 3}") for n in range(24)]
-    with store.write() as tx:
-        tx.execute(insert(schema.outbox), [*done, *later, *line, *due])
-    with store.read() as tx:
-        tx.execute(text("ANALYZE"))
+    backlog.fill(store, {schema.outbox: [*done, *later, *line, *due]})
     return store
 
 

@@ -18,6 +18,7 @@ from chordage.orchestrator.store import groups, runs, schema, starts
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.runs import RunClaim
+from support.draws import examples
 from support.race import race
 from support.rows import LATER, NOW, admit, load_run, start
 from support.schedules import LONG
@@ -146,7 +147,7 @@ moves = st.lists(
 )
 
 
-@settings(LONG, max_examples=60)
+@settings(LONG, max_examples=examples(60))
 @given(moves=moves)
 def test_a_turn_starts_exactly_while_fewer_runs_are_at_work_than_the_budget(migrated_database_url, moves):
     store = Store(migrated_database_url("sqlite"))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, text
+from sqlalchemy import event
 
 from chordage.orchestrator import views
 from chordage.orchestrator.core.prices import UsageKey
@@ -17,21 +17,17 @@ from chordage.orchestrator.store import schema
 from chordage.orchestrator.store import usage as usage_rows
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.pages import first_id_at
+from support import backlog
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 DAY = timedelta(days=1)
-LOT = 5_000
 
 
 def fill(store: Store, older: int) -> None:
     """A thousand runs of today, and so many of the month before the last."""
     made = [_run(n, NOW - timedelta(seconds=n)) for n in range(1_000)]
     made += [_run(n, NOW - 60 * DAY + timedelta(seconds=n)) for n in range(older)]
-    with store.write() as tx:
-        for first in range(0, len(made), LOT):
-            tx.execute(insert(schema.runs), made[first : first + LOT])
-    with store.read() as tx:
-        tx.execute(text("ANALYZE"))
+    backlog.fill(store, {schema.runs: made})
 
 
 def _run(n: int, at: datetime) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import insert, text
+from sqlalchemy import Table, insert, text
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import fairness, groups, schema
@@ -26,11 +26,16 @@ def crowd(store: Store, queued: int, *, threads: int, tenants: int, prefix: str 
     """So many turns, spread evenly; the first of each thread is ready. A thread belongs to one tenant."""
     lines = [_thread(f"{prefix}{n}") for n in range(threads)]
     made = [_turn(prefix, n, threads, tenants) | fields for n in range(queued)]
-    with store.write() as tx:
-        for table, rows in ((schema.threads, lines), (schema.turns, made)):
-            for first in range(0, len(rows), LOT):
+    fill(store, {schema.threads: lines, schema.turns: made})
+
+
+def fill(store: Store, rows_of: Mapping[Table, Sequence[Mapping[str, Any]]]) -> None:
+    """A transaction for each lot: PostgreSQL ends one that takes longer than `HOLD`."""
+    for table, rows in rows_of.items():
+        for first in range(0, len(rows), LOT):
+            with store.write() as tx:
                 tx.execute(insert(table), rows[first : first + LOT])
-    with store.read() as tx:
+    with store.unlimited() as tx:
         tx.execute(text("ANALYZE"))
 
 

@@ -1,7 +1,8 @@
 """Fresh databases for tests, SQLite and PostgreSQL: empty ones, and migrated ones.
 
 Migrating takes longer than most tests. So each session migrates one template per backend and every test gets a copy.
-A copy in PostgreSQL takes longer than most tests as well: it is emptied and given to the next test.
+A copy in PostgreSQL takes longer than most tests as well: it is emptied and given to the next test. And what SQLAlchemy
+has compiled for the store of one test serves those of all later ones, as it serves all requests of one process.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import LRUCache
 
+from chordage.orchestrator.store import database
 from chordage.orchestrator.store.database import SWITCH
 from support import emptying
 from support.postgres import Postgres
@@ -23,6 +30,28 @@ from support.postgres import Postgres
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 CURSORS = "cursors"  # PostgreSQL with CHORDAGE_PIPELINE=off
 BACKENDS_BOTH_WAYS = (*BACKENDS, pytest.param(CURSORS, marks=pytest.mark.postgres))
+
+
+COMPILED: LRUCache[Any, Any] = LRUCache(5_000)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_statements() -> Iterator[None]:
+    """All stores of the session share them: a flow test spends a third of its time compiling otherwise. A dialect is
+    part of their key, and the dialects of all stores have the same options.
+    """
+
+    def create(*args: Any, **options: Any) -> Engine:
+        engine = create_engine(*args, **options)
+        engine._compiled_cache = COMPILED
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "create_engine", create)
+        for dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
+            patch.setattr(dialect, "__eq__", lambda self, other: type(self) is type(other))
+            patch.setattr(dialect, "__hash__", lambda self: hash(type(self)))
+        yield
 
 
 class Databases:

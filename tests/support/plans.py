@@ -42,11 +42,11 @@ SMALL = {"groups", "projection"}  # a few rows, whatever was done or is waiting
 
 def idle_with_history(store: Store) -> None:
     """As autovacuum leaves it at night: much that is over, and nothing that is open."""
-    with store.write() as tx:
+    with store.unlimited() as tx:
         tx.execute(text(f"CREATE TEMPORARY TABLE n AS SELECT n FROM generate_series(1, {DONE}) n"))
         for statement in LONG_OVER.split(";\n"):
             tx.execute(text(statement)) if statement.strip() else None
-    with store.read() as tx:
+    with store.unlimited() as tx:
         tx.execute(text("ANALYZE"))
 
 

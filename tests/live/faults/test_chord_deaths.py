@@ -10,6 +10,7 @@ from support import dying_worker
 from support.dying_worker import give_order, is_carried_out
 from support.rig import Plan
 from support.rig_checks import check_rig
+from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -99,9 +100,9 @@ def test_a_header_over_the_hard_time_limit_is_a_worker_that_died_inside_the_call
 
 def executed(rig, name):
     """How many Celery tasks of this name the workers have begun."""
-    told = rig.app.control.inspect(timeout=3).stats()
-    assert len(told) == len(rig.workers)
-    return sum(stats["total"].get(name, 0) for stats in told.values())
+    ask = rig.app.control.inspect(timeout=3).stats
+    answers = until(lambda: len(stats := ask() or {}) == len(rig.workers) and stats, "each worker answers")
+    return sum(stats["total"].get(name, 0) for stats in answers.values())
 
 
 def test_message_that_comes_again_while_its_work_is_in_flight_starts_nothing(make_rig, migrated_database_url):

@@ -20,6 +20,10 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
+# Long enough that no worker that lives loses its own, also while other tests have the processors: it would ask its
+# model again, which is right, and more than time would have changed.
+LEASE = 6
+
 # what the postman does with the three headers of a round
 
 
@@ -104,7 +108,7 @@ def rig(tmp_path_factory, databases, valkey_program):
     folder = tmp_path_factory.mktemp("chords")
     url = databases.migrated("sqlite")
     with WatchedValkey(folder / "valkey", appendonly=False, program=valkey_program) as broker:
-        rig = Rig(folder, url, broker.url, lease=2, beat=0.5, sweep=0.5, budgets={"will": len(ROWS)})
+        rig = Rig(folder, url, broker.url, lease=LEASE, beat=0.5, sweep=0.5, budgets={"will": len(ROWS)})
         try:
             rig.worker("turns", "--queues", TURN_QUEUES, "--pool", "threads", "--concurrency", "16")
             rig.worker("tools", "--queues", TOOL_QUEUES, "--pool", "prefork", "--concurrency", "4")
@@ -159,7 +163,7 @@ def test_nothing_changes_but_time(row, rig):
     assert len(begun) <= most, "each tool ran once"
     assert [fact["name"] for fact in begun].count("unsafe") == 1
     assert len(rig.facts(what="model", plan=row)) == 2
-    assert (turn["done_at"] - turn["queued_at"]).total_seconds() < 25
+    assert (turn["done_at"] - turn["queued_at"]).total_seconds() < 15 + 3 * LEASE
 
 
 def test_invariants_hold_after_all_of_it(rig):
