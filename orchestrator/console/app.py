@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api.problems import words_for
-from chordage.orchestrator.api.services import Services, keep, services_of
+from chordage.orchestrator.api.services import Services, keep
 from chordage.orchestrator.console import (
     agents,
     asked,
