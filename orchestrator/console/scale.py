@@ -126,15 +126,17 @@ class TimeScale:
         )  # fmt: skip
 
     def ticks(self) -> list[Tick]:
-        """In order. A text that would lie on another is left out: the length of a notch matters most."""
-        ticks, taken = list(self._ticks()), list[tuple[float, float]]()
+        """In order. A text that would lie on another, or says the same again, is left out, of ticks before notches."""
+        ticks, taken, written = list(self._ticks()), list[tuple[float, float]](), set[str]()
         for tick in sorted(ticks, key=lambda tick: not tick.is_notch):
             width = LETTER * (len(tick.text) + 2)  # with the sign of a notch, or the line of a tick
             left = tick.at - width / 2 if tick.is_notch else tick.at
-            if any(left < right and start < left + width for start, right in taken):
+            is_covered = any(left < right and start < left + width for start, right in taken)
+            if is_covered or (tick.text in written and not tick.is_notch):
                 ticks[ticks.index(tick)] = replace(tick, text="")
             else:
                 taken.append((left, left + width))
+                written.add(tick.text)
         return ticks
 
     def _ticks(self) -> Iterator[Tick]:
