@@ -1,14 +1,18 @@
 """Logging: one line an event, with the ids that tie it to a turn; JSON where a machine reads it.
 
 What strangers wrote cannot act on the terminal that shows a log, nor begin a line of its own. JSON escapes it.
+
+Some addresses carry a secret: the links that log a person in or lead to one question, tickets of streams, and whatever
+key a client puts there. The log of requests has addresses, and none of these secrets.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.types import EventDict, ExcInfo, Processor, WrappedLogger
@@ -26,6 +30,10 @@ QUIET = (
     "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "kombu", "amqp", "alembic", "celery.worker.strategy",
     "celery.app.trace", "celery.beat", "celery.worker.request",  # the latter two tell each tick
 )  # fmt: skip
+ACCESS = "uvicorn.access"
+_SECRET = re.compile(
+    r"""(/ask/|[?&](?:link|ticket|[\w-]*key|[\w-]*token)=|\bck_[0-9A-Za-z]+_)[^\s&"'?]+""", re.IGNORECASE
+)
 
 
 def configure(level: str, style: str) -> None:
@@ -41,11 +49,32 @@ def configure(level: str, style: str) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(style))
+    handler.addFilter(redact)
+    logging.getLogger(ACCESS).addFilter(redact)  # which may have a handler of uvicorn's own
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     for chatty in QUIET if level.upper() != "DEBUG" else ():
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def redact(record: logging.LogRecord) -> bool:
+    """Takes the secrets of addresses out of a line. An event of structlog is a dict here."""
+    record.msg = _redacted(record.msg)
+    record.args = _redacted(record.args)
+    return True
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case str():
+            return _SECRET.sub(r"\1…", value)
+        case tuple():
+            return tuple(_redacted(part) for part in value)
+        case dict():
+            return {name: _redacted(part) for name, part in value.items()}
+        case _:
+            return value
 
 
 def _formatter(style: str) -> logging.Formatter:

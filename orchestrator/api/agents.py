@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -14,11 +14,12 @@ from chordage.orchestrator.api.etags import IfNoneMatch
 from chordage.orchestrator.api.guards import JsonRoute
 from chordage.orchestrator.api.pages import page_model
 from chordage.orchestrator.api.problems import documented
-from chordage.orchestrator.api.services import Services, services_of
+from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.errors import UnknownAgent
 from chordage.orchestrator.views.agents import AgentLine, AgentView
 
+V = TypeVar("V", AgentLine, AgentView)
 AgentName = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00/]+$")]
 
 router = APIRouter(route_class=JsonRoute, tags=["agents"])
@@ -34,8 +35,8 @@ router = APIRouter(route_class=JsonRoute, tags=["agents"])
 def list_agents(request: Request, caller: Annotated[Caller, needs(KeyScope.READ)]) -> Any:
     """Those that the caller may address, all on one page."""
     services = services_of(request)
-    lines = views.agents(services.rt.agents, _broken(services, caller))
-    allowed = [line for line in lines if caller.agents is None or line.name in caller.agents]
+    lines = views.agents(services.rt.agents, services.broken_agents())
+    allowed = [_worded(line, caller) for line in lines if caller.agents is None or line.name in caller.agents]
     return {"data": allowed, "next": None}
 
 
@@ -57,13 +58,10 @@ def read_agent(
     if caller.agents is not None and name not in caller.agents:
         raise UnknownAgent(f"there is no agent {name!r} for this key")
     services = services_of(request)
-    view = views.agent(services.rt.agents, services.rt.tools, name, _broken(services, caller))
-    if view.fault is not None and not caller.sees_room:  # also one that the file does not show
-        view = replace(view, fault=problems.broken_agent(name))
+    view = _worded(views.agent(services.rt.agents, services.rt.tools, name, services.broken_agents()), caller)
     return etags.answer_with(request, response, etags.etag_of(view), view)
 
 
-def _broken(services: Services, caller: Caller) -> dict[str, str]:
-    """What is wrong with each agent, as this caller may read it."""
-    broken = services.broken_agents()
-    return {name: fault if caller.sees_room else problems.broken_agent(name) for name, fault in broken.items()}
+def _worded(view: V, caller: Caller) -> V:
+    """With what is wrong with the agent as this caller may read it."""
+    return view if view.fault is None or caller.sees_room else replace(view, fault=problems.broken_agent(view.name))

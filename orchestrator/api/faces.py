@@ -155,7 +155,8 @@ async def _frames(face: Face, moments: AsyncGenerator[TurnMoment], done: str | N
     except Unauthenticated as error:
         failure = (str(error), "unauthenticated")
     except UserError as error:
-        failure = (str(error), "unavailable" if isinstance(error, Unavailable) else "stream_lost")
+        log.info("a stream ends early", why=str(error))
+        failure = (problems.words_for(None, error), "unavailable" if isinstance(error, Unavailable) else "stream_lost")
     except Exception:
         log.exception("a stream broke off")
         failure = (_LOST, "stream_lost")

@@ -26,6 +26,7 @@ LATER = {"Retry-After": TRY_AGAIN_AFTER}
 CALLER = "chordage.caller"  # who sends a request: its key in the ASGI scope
 STALE = "stale_rev"  # the code of a verb for another revision: stages/step/verbs.py
 BROKEN = "a file of the room is broken; the log of the server says which"
+AWAY = "A required service does not answer; /health says which."
 CLOSE = {"Connection": "close"}  # the rest of the request is not read
 OF_READS = (401, 403, 421, 422, 429, 500, 503)  # what any request that reads may be answered with
 OF_WRITES = (400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503)
@@ -135,9 +136,7 @@ def _fault(request: Request, error: Exception) -> JSONResponse:
     match error:
         case errors.Unavailable():
             log.error("a service does not answer", error=str(error))
-            detail = (
-                "A required service does not answer; /health says which. Try again: with a dedupe_key that is safe."
-            )
+            detail = f"{AWAY} Try again: with a dedupe_key that is safe."
             return answer(503, "unavailable", detail, headers=LATER)
         case errors.RoomError() | errors.ConfigError():
             log.error("a file of the room is broken", path=request.url.path, error=str(error))
@@ -150,8 +149,12 @@ def _fault(request: Request, error: Exception) -> JSONResponse:
 
 
 def words_for(caller: Caller | None, error: Exception) -> str:
-    """What is wrong. Where the files of the room are is for those who operate it; others read which agent it is."""
+    """What is wrong. Where the files of the room are is for those who operate it; others read which agent it is. Where
+    the database is only the log says.
+    """
     match error:
+        case errors.Unavailable():
+            return AWAY
         case errors.RoomError() | errors.ConfigError() if caller is None or not caller.sees_room:
             named = error.agent if isinstance(error, errors.BrokenAgent) else None
             return BROKEN if named is None else broken_agent(named)

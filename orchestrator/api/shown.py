@@ -2,6 +2,8 @@
 text, argument and result is null.
 
 Each part of an answer that has such fields says which of the two it is: `payloads` is false where they are null.
+What is wrong with a file of the room, and where that file is, is for callers who operate the fleet: others read that
+it is broken.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pydantic.dataclasses
 
+from chordage.orchestrator.api import problems
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.model import ToolAsk
 from chordage.orchestrator.views import OpenQuestion, ResultView, TurnView
@@ -24,7 +27,8 @@ from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.channels import ChannelView, RefusedMessage
 from chordage.orchestrator.views.deliveries import DeliveryView
 from chordage.orchestrator.views.exports import FullResult
-from chordage.orchestrator.views.pulse import StandingItem
+from chordage.orchestrator.views.hooks import HookView
+from chordage.orchestrator.views.pulse import StandingItem, StandingWork
 from chordage.orchestrator.views.runs import (
     AttemptView,
     CompactionStep,
@@ -77,6 +81,8 @@ HIDDEN: Mapping[type, frozenset[str]] = {
     BulkView: frozenset({"filter", "query", "reason"}),
     StandingItem: frozenset({"title"}),
 }
+# The fields of each view that say what is wrong with a file of the room.
+FAULTS: Mapping[type, str] = {ChannelView: "fault", HookView: "fault", StandingWork: "faults"}
 # Properties of a view that are part of the answer. They are made of texts.
 PROPERTIES: Mapping[type, Mapping[str, Any]] = {SteppedView: {"tool_response": list[dict[str, Any]] | None}}
 # A turn that was merged into another has the whole trace of that one inside its own: it has an address for that.
@@ -89,25 +95,27 @@ def may_see_payloads(caller: Caller) -> bool:
 
 def show(view: Any, caller: Caller) -> Any:
     """The answer to this caller, as `model_of` describes it."""
-    return _plain(view, visible=may_see_payloads(caller))
+    return _plain(view, caller)
 
 
 def show_all(views: Sequence[Any], caller: Caller) -> list[Any]:
     return [show(view, caller) for view in views]
 
 
-def _plain(value: Any, *, visible: bool) -> Any:
+def _plain(value: Any, caller: Caller) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        view = type(value)
+        view, visible = type(value), may_see_payloads(caller)
         hidden = HIDDEN.get(view, frozenset())
         shown = {
-            name: _plain(getattr(value, name), visible=visible) if visible or name not in hidden else None
+            name: _plain(getattr(value, name), caller) if visible or name not in hidden else None
             for name in _names(view)
         }
+        if (faults := FAULTS.get(view)) is not None and not caller.sees_room and shown[faults]:
+            shown[faults] = [problems.BROKEN] if isinstance(shown[faults], list) else problems.BROKEN
         shown |= {name: getattr(value, name) if visible else None for name in PROPERTIES.get(view, ())}
         return {**shown, PAYLOADS: visible} if hidden else shown
     if isinstance(value, list | tuple):
-        return [_plain(each, visible=visible) for each in value]
+        return [_plain(each, caller) for each in value]
     return value
 
 

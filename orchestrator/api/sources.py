@@ -55,9 +55,9 @@ def list_channels(
     response_model=page_model(HookView, "HookPage"),
     responses=documented(*problems.OF_READS),
 )
-def list_hooks(request: Request, _caller: Annotated[Caller, needs_whole_fleet(KeyScope.READ)]) -> Any:
+def list_hooks(request: Request, caller: Annotated[Caller, needs_whole_fleet(KeyScope.READ)]) -> Any:
     """All on one page. Secrets are not shown."""
-    return {"data": services_of(request).hooks(), "next": None}
+    return {"data": show_all(services_of(request).hooks(), caller), "next": None}
 
 
 @router.get(
@@ -68,7 +68,7 @@ def list_hooks(request: Request, _caller: Annotated[Caller, needs_whole_fleet(Ke
     responses=documented(*problems.OF_READS),
 )
 def read_pulse(request: Request, caller: Annotated[Caller, needs_whole_fleet(KeyScope.READ)]) -> Any:
-    """`faults` names the files that cannot be read."""
+    """`faults` names the files that cannot be read, for a caller that operates the fleet."""
     rt = services_of(request).rt
     standing = StandingWork(items=[], faults=[]) if rt.work is None else views.standing_now(rt.store, rt.work)
     return show(standing, caller)

@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 from chordage.orchestrator import views
 from chordage.orchestrator.api.callers import needs_or_ticket
 from chordage.orchestrator.api.guards import JsonRoute
-from chordage.orchestrator.api.problems import documented
+from chordage.orchestrator.api.problems import documented, words_for
 from chordage.orchestrator.api.services import EventStreams, Services, services_of
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.callers import Caller, KeyScope
@@ -311,7 +311,8 @@ async def _sent(
     except stream.streams.too_slow:
         yield _comment("you are too slow: come back behind the last event")
     except (Unavailable, Unauthenticated) as error:
-        yield _comment(str(error))
+        log.info("a stream ends early", path=request.url.path, why=str(error))
+        yield _comment(words_for(stream.caller, error))
     except Exception:
         log.exception("a stream failed", path=request.url.path)
         yield _comment("the server failed: come back behind the last event")

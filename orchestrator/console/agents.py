@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
+from chordage.orchestrator.api.problems import words_for
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.console.pages import context_of, render
 from chordage.orchestrator.console.usage import usage_of
@@ -49,7 +50,9 @@ def _agents(services: Services, caller: Caller, used: Mapping[str, UsageLine]) -
                 AgentSight(spec=spec, digest=digest, tools=services.rt.tools.specs(spec), used=used.get(name))
             )
         except UserError as error:
-            listed.append(AgentSight(spec=spec, digest=digest, tools=None, used=used.get(name), fault=str(error)))
+            listed.append(
+                AgentSight(spec=spec, digest=digest, tools=None, used=used.get(name), fault=words_for(caller, error))
+            )
     return listed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -19,7 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from chordage.orchestrator import views
-from chordage.orchestrator.api.services import Services, keep, services_of
+from chordage.orchestrator.api.problems import words_for
+from chordage.orchestrator.api.services import Services, keep
 from chordage.orchestrator.console import (
     agents,
     asked,
@@ -42,13 +44,13 @@ from chordage.orchestrator.console import (
     workers,
 )
 from chordage.orchestrator.console.live import LiveStreams
-from chordage.orchestrator.console.pages import HEADERS, HERE, bare, render, uncounted_context
+from chordage.orchestrator.console.pages import DIGESTS, HEADERS, STATIC, bare, render, uncounted_context
 from chordage.orchestrator.core import errors
 
 log = structlog.get_logger()
 
 PATH = "/console"
-LONG = "public, max-age=86400"
+LONG = "public, max-age=31536000, immutable"
 ROUTERS = (
     login.router, asked.router, inbox.router, runs.router, run_page.router, run_actions.router, overview.router,
     threads.router, agents.router, groups.router, pulse.router, channels.router, usage.router, workers.router,
@@ -70,11 +72,15 @@ STATUS_OF: dict[type[Exception], int] = {
 
 
 class _Files(StaticFiles):
-    """Styles and scripts change with a version of Chordage; a browser asks again after a day."""
+    """Styles and scripts change with a version of Chordage, and so do their addresses. During an upgrade a page of one
+    version may ask a server of the other: what that sends is not what the address says, and is not kept.
+    """
 
-    def file_response(self, *args: Any, **more: Any) -> Response:
-        response = super().file_response(*args, **more)
-        response.headers["Cache-Control"] = LONG
+    def file_response(self, full_path: Any, stat_result: Any, scope: Any, status_code: int = 200) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        name = Path(full_path).relative_to(STATIC).as_posix()
+        is_ours = scope["query_string"].decode("latin-1") == f"v={DIGESTS[name]}"
+        response.headers["Cache-Control"] = LONG if is_ours else "no-cache"
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
@@ -92,7 +98,7 @@ def make_console(services: Services) -> FastAPI:
     )  # fmt: skip
     keep(app, services)
     app.state.live = LiveStreams(partial(views.run_marks, services.rt.store))
-    app.mount("/static", _Files(directory=HERE / "static"))
+    app.mount("/static", _Files(directory=STATIC))
     for router in ROUTERS:
         app.include_router(router)
     for kind in STATUS_OF:
@@ -133,7 +139,7 @@ def _refused(request: Request, error: Exception) -> Response:
     status = next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
     if status >= 500:
         log.error("a page failed", path=request.url.path, error=str(error))
-    response = _page(request, status, str(error))
+    response = _page(request, status, error)
     if isinstance(error, errors.TooManyRequests | errors.QueueFull):
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     return response
@@ -150,11 +156,12 @@ def _not_found(request: Request, error: Exception) -> Response:
     return _page(request, 404, "there is no such page")
 
 
-def _page(request: Request, status: int, detail: str) -> Response:
-    base = request.scope.get("root_path", "")
+def _page(request: Request, status: int, fault: str | Exception) -> Response:
+    base, title = request.scope.get("root_path", ""), HTTPStatus(status).phrase
     try:
         context = uncounted_context(request)
-        assert services_of(request) is not None
-        return render(request, context, "error.html", status=status, title=HTTPStatus(status).phrase, detail=detail)
+        detail = fault if isinstance(fault, str) else words_for(context.caller, fault)
+        return render(request, context, "error.html", status=status, title=title, detail=detail)
     except errors.UserError:
+        detail = fault if isinstance(fault, str) else words_for(None, fault)
         return bare("login.html", status=status, base=base, fault=detail, target="")

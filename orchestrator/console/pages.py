@@ -8,6 +8,7 @@ need none (`hx-csp` would take such attributes away).
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,6 +35,13 @@ from chordage.orchestrator.core.prices import cost_text, dollars_text
 V = TypeVar("V")
 
 HERE = Path(__file__).parent
+STATIC = (HERE / "static").resolve()
+# Of the content of each style and script. It is a part of their addresses, so that browsers may keep them.
+DIGESTS = {
+    path.relative_to(STATIC).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    for path in STATIC.rglob("*")
+    if path.is_file()
+}
 COUNTED = 99  # open questions that the menu counts
 POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -72,6 +80,10 @@ class PageContext:
         return shown_to(self.caller, view)
 
 
+def static(name: str) -> str:
+    return f"/static/{name}?v={DIGESTS[name]}"
+
+
 def _environment() -> Environment:
     env = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -82,7 +94,7 @@ def _environment() -> Environment:
         env.filters[name] = getattr(words, name)
     env.filters["markdown"] = words.markdown
     env.filters["cost_text"], env.filters["dollars"] = cost_text, dollars_text
-    env.globals["HIDDEN"] = HIDDEN
+    env.globals["HIDDEN"], env.globals["static"] = HIDDEN, static
     return env
 
 
@@ -135,11 +147,12 @@ def part(context: PageContext, template: str, macro: str, *values: Any) -> Marku
 
 
 def bare(template: str, *, status: int, base: str, **values: Any) -> Response:
-    """A page for someone who is not known."""
+    """A page for someone who is not known. Its own address may be a secret: what it loads is not told that address."""
     nonce = secrets.token_urlsafe(18)
     html = inert(_ENVIRONMENT.get_template(template).render(base=base, nonce=nonce, **values))
     policy = POLICY.format(nonce=nonce)
-    return HTMLResponse(html, status_code=status, headers={**HEADERS, "Content-Security-Policy": policy})
+    headers = {**HEADERS, "Content-Security-Policy": policy, "Referrer-Policy": "strict-origin"}
+    return HTMLResponse(html, status_code=status, headers=headers)
 
 
 def back(context: PageContext, path: str, **query: Any) -> RedirectResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -14,6 +14,7 @@ SHORTEST_CUT = 5.0  # seconds
 MOST_NOTCHES = 8
 NARROWEST = 0.35  # per cent: a bar stays visible
 TICKS = 6
+LETTER = 1.8  # per cent of the narrowest track
 NOTICED = 0.05  # seconds; a shorter wait for a worker is not drawn
 
 
@@ -124,7 +125,21 @@ class TimeScale:
             is_open=piece.end is None,
         )  # fmt: skip
 
-    def ticks(self) -> Iterator[Tick]:
+    def ticks(self) -> list[Tick]:
+        """In order. A text that would lie on another, or says the same again, is left out, of ticks before notches."""
+        ticks, taken, written = list(self._ticks()), list[tuple[float, float]](), set[str]()
+        for tick in sorted(ticks, key=lambda tick: not tick.is_notch):
+            width = LETTER * (len(tick.text) + 2)  # with the sign of a notch, or the line of a tick
+            left = tick.at - width / 2 if tick.is_notch else tick.at
+            is_covered = any(left < right and start < left + width for start, right in taken)
+            if is_covered or (tick.text in written and not tick.is_notch):
+                ticks[ticks.index(tick)] = replace(tick, text="")
+            else:
+                taken.append((left, left + width))
+                written.add(tick.text)
+        return ticks
+
+    def _ticks(self) -> Iterator[Tick]:
         cut = {(since, to) for since, to in self._cuts}
         whole = sum(to - since for since, to, _left, _right in self._pieces if (since, to) not in cut)
         every = _rounded_up(whole / TICKS)

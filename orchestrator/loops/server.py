@@ -30,6 +30,9 @@ READ_SECONDS = 60.0  # for the client to read an answer that the system no longe
 CONNECTIONS_MAX = 512  # that ask for nothing
 BACKLOG = 512  # connections accepted at a time
 OPEN_FILES = 8192
+# One of several processes that is silent for longer is replaced. It is silent while it starts, which on a busy machine
+# takes more than the 5 s of uvicorn: each would be killed before it serves, without end.
+SILENT_SECONDS = 120
 
 BODY_SECONDS = 10.0  # for a whole body
 BODIES_MAX = 128

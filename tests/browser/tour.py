@@ -24,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 START = [sys.executable, "-c", "from chordage_command import main; main()", "dev", "--port", "0"]
-PATIENCE = 60.0  # seconds
+PATIENCE = 180.0  # seconds
 
 AGENT = """\
 name = "clerk"

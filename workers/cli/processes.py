@@ -98,6 +98,7 @@ def web(host: str | None, port: int | None, processes: int) -> None:
         ws="none",
         backlog=server.BACKLOG,
         timeout_graceful_shutdown=2,
+        timeout_worker_healthcheck=server.SILENT_SECONDS,
     )
 
 

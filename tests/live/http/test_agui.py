@@ -314,7 +314,11 @@ def test_old_client_is_known_by_the_version_it_does_not_send(client, streams):
 
 @pytest.mark.parametrize(
     ("failure", "code"),
-    [(RuntimeError("boom"), "stream_lost"), (Unavailable("Redis is gone"), "unavailable"), (None, "stream_lost")],
+    [
+        (RuntimeError("boom"), "stream_lost"),
+        (Unavailable("boom.example does not answer"), "unavailable"),
+        (None, "stream_lost"),
+    ],
 )
 def test_stream_that_breaks_off_ends_with_an_error(client, streams, failure, code):
     def moments():

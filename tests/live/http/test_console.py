@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 
 import httpx
@@ -11,8 +12,10 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.api.services import keep
 from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.callers import KeyScope
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.intents import Advance
 from chordage.orchestrator.core.keys import KeyTerms
 from chordage.orchestrator.core.status import Disposition
@@ -20,7 +23,7 @@ from chordage.tasks.schema import request_from
 from chordage.workers import local, web
 from support import console_room
 from support.console_room import HOSTILE, log_in, stream, token_in, waiting_turn
-from support.web_server import finish, served
+from support.web_server import finish, raising, served
 
 pytestmark = pytest.mark.redis
 
@@ -130,6 +133,39 @@ def test_pages_allow_only_their_own_scripts_and_no_frame(console):
 def test_files_of_the_console_are_served_with_their_type(console):
     for name, kind in (("console.css", "text/css"), ("console.js", "text/javascript"), ("icon.svg", "image/svg+xml")):
         assert get(console, f"/static/{name}").headers["content-type"].startswith(kind)
+
+
+def test_files_are_kept_by_browsers_while_their_content_is_what_the_address_says(console):
+    page = get(console, "/").text
+    files = re.findall(r'(?:href|src)="/console(/static/[^"]+)"', page)
+    kept = [get(console, path).headers["cache-control"] for path in files]
+    of_another_version = get(console, f"{files[0].partition('?')[0]}?v=0123456789abcdef")
+
+    assert len(files) == 8
+    assert set(kept) == {"public, max-age=31536000, immutable"}
+    assert len({path.partition("?v=")[2] for path in files}) == 8, "each has a digest of its own"
+    assert (of_another_version.status_code, of_another_version.headers["cache-control"]) == (200, "no-cache")
+
+
+@pytest.mark.parametrize("path", ["/login?link=spent", "/ask/nothing.1"])
+def test_address_with_a_secret_is_not_in_the_referer_of_what_the_page_loads(console, path):
+    page = console.get(f"/console{path}")
+
+    assert page.status_code in {401, 404}
+    assert page.headers["referrer-policy"] == "strict-origin"
+
+
+def test_page_that_fails_does_not_say_where_the_database_is(settings, rt):
+    app = web.wired(settings)
+    (console,) = [route.app for route in app.routes if getattr(route, "path", "") == "/console"]
+    away = raising(Unavailable("the database at secret.example does not answer"))
+    keep(console, replace(app.state.services, inbox=away))
+    with served(app) as client:
+        page = log_in(client, rt.store).get("/console/inbox")
+
+    assert page.status_code == 503
+    assert "A required service does not answer" in page.text
+    assert "secret" not in page.text
 
 
 def test_console_works_under_a_path_prefix(settings, rt):

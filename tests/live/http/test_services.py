@@ -61,18 +61,33 @@ def test_where_a_broken_file_is_can_be_read_by_those_who_operate_the_fleet(setti
         scopes = frozenset(KeyScope) if name != "reader" else frozenset({KeyScope.READ, KeyScope.SUBMIT})
         terms = KeyTerms(name=name, scopes=scopes, tenant="acme" if name == "tenant" else None)
         keys[name] = stages.create_key(rt.store, terms, CLI, rt.now()).text
+    (settings.room_path / "hooks.toml").write_text('[hooks.h]\npath = "/h"\nsecret_env = "GITHUB_SECRET"\n')
+    (settings.room_path / "channels.toml").write_text('[channels.c]\nplugin = "telegram"\ntoken_env = "GITHUB_TOKEN"\n')
+    (settings.room_path / "chores").mkdir()
+    (settings.room_path / "chores" / "water.md").write_text("---\nevery: never\n---\nWater.\n")
+
+    def of_room(client, path, key):
+        return client.get(path, headers=key).json()
+
     few = "agent 'beta' is broken: it cannot be used until its files are repaired"
     with served(web.wired(settings)) as client:
         for name in ("reader", "tenant", "operator", None, "nobody"):
             key = {"X-Api-Key": keys.get(name, "ck_wrong")} if name else {"X-Forwarded-For": "192.0.2.1"}
             health = client.get("/health", headers=key).json()["faults"]
             told = [health[0]]
+            if name in {"reader", "operator"}:
+                told += [
+                    line["fault"] for path in ("/hooks", "/channels") for line in of_room(client, path, key)["data"]
+                ]
+                told += of_room(client, "/pulse", key)["faults"]
+                assert len(told) == 4
             if name in keys:
                 told.append(client.post("/turns", json={"text": "x", "agent": "beta"}, headers=key).json()["detail"])
                 told.append(client.post("/turns", json={"text": "x", "agent": "no"}, headers=key).json()["detail"])
                 told.append(client.get("/agents/beta", headers=key).json()["fault"])
                 told += [line["fault"] for line in client.get("/agents", headers=key).json()["data"] if line["fault"]]
-            assert any("beta.toml" in one for one in told) == (name == "operator"), (name, told)
+            places = [one for one in told if any(word in one for word in ("beta.toml", "GITHUB", "water.md"))]
+            assert bool(places) == (name == "operator"), (name, told)
             assert name == "operator" or health == [few]
 
 

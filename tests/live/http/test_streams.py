@@ -13,6 +13,7 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.services import keep
 from chordage.orchestrator.api.streams import STREAMS_MAX
 from chordage.orchestrator.core.callers import LOCAL, KeyScope
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.run_events import position_of
 from chordage.workers import web
 from support.following import Sent, SilentStreams, everything, following
@@ -169,6 +170,23 @@ def test_without_redis_nothing_is_streamed():
     with served(server_with()) as client:
         response = client.get("/events")
     assert (response.status_code, response.headers["content-type"]) == (503, PROBLEM)
+
+
+class AwayStreams(SilentStreams):
+    async def fleet_events(self, *_about):
+        for nothing in ():
+            yield nothing
+        raise Unavailable("the database at secret.example does not answer")
+
+
+def test_stream_that_breaks_off_does_not_say_where_the_database_is(settings):
+    app = web.wired(settings)
+    keep(app, replace(app.state.services, events=AwayStreams()))
+    with served(app) as client:
+        response = client.get("/events")
+    assert response.status_code == 200
+    assert ": A required service does not answer" in response.text
+    assert "secret" not in response.text
 
 
 def test_server_with_too_many_streams_says_when_to_come_back():

@@ -47,6 +47,21 @@ def test_port_0_takes_a_free_port_and_prints_it(tmp_path, more):
         assert "WARNING" not in said()
 
 
+@pytest.mark.usefixtures("environ")
+def test_process_that_is_slow_to_start_is_not_replaced(monkeypatch):
+    """uvicorn kills one that does not answer within 5 s, and on a busy machine Python alone takes longer to import."""
+    import uvicorn
+
+    options = {}
+    monkeypatch.setenv("CHORDAGE_HOST", "127.0.0.1")  # and is put back behind the test
+    monkeypatch.setattr(uvicorn, "run", lambda _app, **given: options.update(given))
+
+    result = CliRunner().invoke(main, ["web", "--processes", "2"])
+
+    assert result.exit_code == 0, result.output
+    assert uvicorn.Config("app", **options).timeout_worker_healthcheck >= 60
+
+
 def _answers(url):
     try:
         return httpx.get(f"{url}/health").status_code == 200

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
-from chordage.orchestrator.console.scale import BarKind
+import pytest
+
+from chordage.orchestrator.console.scale import BarKind, TimelineSpan, TimeScale
 from chordage.orchestrator.console.timeline import RunFamily, timeline
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.approvals import OnExpiry, ResumeMode, SuspensionStatus, Why
@@ -169,3 +172,28 @@ def test_ids_and_order_of_rows_stay_while_a_run_goes_on():
 
     assert [(row.id, row.order) for row in before] == [(row.id, row.order) for row in after][: len(before)]
     assert [row.order for row in after] == sorted(row.order for row in after)
+
+
+@pytest.mark.parametrize("work", [0.3, 2])
+@pytest.mark.parametrize("gaps", [(41,), (21, 21), (3600, 8, 40_000, 9, 700, 30)])
+def test_texts_of_the_axis_do_not_lie_on_each_other(gaps, work):
+    """A letter takes six pixels, and the track of a phone has 330."""
+    spans, since = [], 0.0
+    for gap in (0, *gaps):
+        since += gap
+        spans.append(TimelineSpan(kind=BarKind.TOOL, start=at(since), end=at(since + work), text=""))
+        since += work
+    ticks = TimeScale(spans, at(0), at(since), at(since), is_open=False, with_idle=False).ticks()
+
+    texts = sorted(
+        (tick.at - width / 2 if tick.is_notch else tick.at, width)
+        for tick in ticks
+        if tick.text
+        for width in [(len(tick.text) + (2 if tick.is_notch else 0)) * 6 / 330 * 100]
+    )
+    assert all(left + width <= right for (left, width), (right, _) in pairwise(texts))
+    said = [tick.text for tick in ticks if tick.text and not tick.is_notch]
+    assert len(set(said)) == len(said), "behind a notch, ticks of less than a second would all say the same"
+    assert not {tick.text for tick in ticks if tick.is_notch and tick.text} & set(said)
+    assert sum(tick.is_notch for tick in ticks) == len(gaps)
+    assert any(tick.text for tick in ticks if tick.is_notch), "the length of a notch matters more than a tick"

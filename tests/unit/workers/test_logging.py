@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -46,6 +47,34 @@ def test_at_debug_it_does(capsys) -> None:
     logging.getLogger("celery.beat").info("Scheduler: Sending due task")
 
     assert "due task" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/console/login?link=5ecret_token-1",
+        "/console/login?next=%2F&link=5ecret",
+        "/console/ask/5ecret.Dot_part",
+        "/turns/7/events?after=0-0&ticket=5ecret",
+        "/turns?key=ck_7_5ecret_1",
+        "/turns?x-api-key=5ecret&limit=2",
+        "/v1/models/ck_7_5ecret_crc",
+    ],
+)
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_log_of_requests_has_no_secret_of_an_address(address, style, capsys) -> None:
+    log.configure("INFO", style)
+    of_uvicorn = logging.StreamHandler(sys.stdout)
+    logging.getLogger("uvicorn.access").addHandler(of_uvicorn)
+    try:
+        logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", "GET", address, "1.1", 303)
+    finally:
+        logging.getLogger("uvicorn.access").removeHandler(of_uvicorn)
+    structlog.get_logger().error("a page failed", path=address)
+
+    written = capsys.readouterr()
+    assert (written.out + written.err).count(address[:11]) == 3
+    assert "5ecret" not in written.out + written.err
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
