@@ -199,6 +199,7 @@ turns = Table(
     Column("max_rounds", Integer),  # its own limit; null: only its agent's
     Column("timeout_ms", BigInteger),
     Column("fork_of", Id),  # the run that its own run is a fork of
+    Column("client_tools", Json),  # that its caller carries out: core/client_tools.py
     Column("reply_target", Json),
     Column("not_before", UtcTime),
     Column("due_at", UtcTime, nullable=False),
