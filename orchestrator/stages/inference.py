@@ -197,7 +197,7 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | Non
     if past is None or not (past.is_read or _is_never_cut(agent, past)):
         past = _read_history(rt, run, plans=plans)
     entries, known = past.entries, past.calls
-    said = build(entries, known)
+    said, brings = build(entries, known), transcript.client_tools(run.id, entries)
     terms = stepping.terms(rt, run, said) if run.control is Control.STEP else None
     agent = agent if terms is None else terms.tune(agent)
     agent = agent if run.fork_of is None else forking.tune(rt, run, agent)
@@ -206,7 +206,7 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | Non
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
     # As of the start: a time limit that is reached meanwhile gives up the call, and does not change the request.
     move = transitions.choose_move(run, agent, None, run.started_at, plans=planned)
-    brings, offers_none = transcript.client_tools(run.id, entries), move == Infer(offer_tools=False)
+    offers_none = move == Infer(offer_tools=False)
     specs = {} if offers_none else offered_tools(rt, agent, known)
     brought = client_tools.offered(specs, brings) if brings else {}
     if not offers_none:

@@ -214,3 +214,13 @@ def test_native_caller_answers_by_a_decision(rt, streams):
 
         assert (question["why"], question["expires_at"] is not None, stored.status_code) == ("client_tool", True, 202)
         assert client.get(f"/turns/{turn}").json()["answer"].endswith('{"colour": "red"}')
+
+
+def test_decision_beside_a_message_needs_the_scope_where_a_person_is_asked(client, rt):
+    complete(client, text="write to bob")
+    (question,) = views.inbox(rt.store)
+    decision = {"target": question.id, "action": "approve"}
+    answer = client.post("/turns", json={"text": "and this", "decisions": [decision]})
+
+    assert (answer.status_code, answer.json()["scope"]) == (403, "decide")
+    assert [one.id for one in views.inbox(rt.store)] == [question.id]
