@@ -23,6 +23,9 @@ from chordage.orchestrator import views
 from chordage.orchestrator.api.bodies import LimitsBody, Moment, storable
 from chordage.orchestrator.api.callers import as_caller, decide_as, needs
 from chordage.orchestrator.api.faces import (
+    AnsweredCalls,
+    FunctionTool,
+    answered_calls,
     check_agent,
     check_decides,
     plain_yes,
@@ -36,10 +39,12 @@ from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.core.agent import ToolMode, WhenBusy
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.callers import Caller, KeyScope
+from chordage.orchestrator.core.client_tools import MOST, ClientResult
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, InvalidMessage, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, placed, source_in
 from chordage.orchestrator.faces.agui import PROTOCOL, AguiFace, AguiMessage, answer_of, decision_in
+from chordage.orchestrator.strategies.shipped import plans
 from chordage.orchestrator.views.lookups import QuestionPlace, question_places, turn_by_key
 from chordage.orchestrator.views.threads import Remark, RemarkRole
 
@@ -71,9 +76,10 @@ class AguiInputMessage(_AguiBody):
     content: JsonValue = None
     tool_calls: list[dict[str, JsonValue]] | None = None
     tool_call_id: str | None = None
+    error: str | None = None
 
     def text(self) -> str:
-        """Of a message of the user. Raises InvalidMessage where it holds more than text."""
+        """Raises InvalidMessage where it holds more than text."""
         if isinstance(self.content, str):
             return self.content
         texts = []
@@ -136,7 +142,10 @@ class RunAgentInput(_AguiBody):
         str | None, Field(description="Absent: the answer is in the dialect of the versions before 1.0.")
     ] = None
     state: JsonValue = None
-    tools: list[JsonValue] | None = None  # of the client: they are not offered to the model
+    tools: Annotated[
+        tuple[FunctionTool, ...] | None,
+        Field(max_length=MOST, description="Of the front end, which carries their calls out, in this run."),
+    ] = None
     context: list[JsonValue] | None = None
     forwarded_props: Annotated[ForwardedProps | None, BeforeValidator(_object_or_none)] = None
     resume: Annotated[tuple[AguiAnswer, ...] | None, Field(max_length=1000)] = None
@@ -214,7 +223,7 @@ def read_capabilities(
         },
         "tools": {
             "supported": bool(spec.tools), "parallelCalls": spec.tool_mode is not ToolMode.SEQUENTIAL,
-            "clientProvided": False,
+            "clientProvided": not plans(spec.strategy),
         },
         "output": {"structuredOutput": spec.output is not None},
         "state": {"snapshots": False, "deltas": False, "memory": True, "persistentState": False},
@@ -235,22 +244,26 @@ def _is_old(version: str | None) -> bool:
 
 
 def _accept(services: Services, caller: Caller, agent: str, body: RunAgentInput) -> _FollowedRun:
-    asked = _questions(services, caller, body)
-    before = list(dict.fromkeys(place.turn_id for place in asked.values()))
+    asked, answered = _questions(services, caller, body), _answered(services, caller, body)
+    before = list(dict.fromkeys([*(place.turn_id for place in asked.values()), *answered.turn_ids]))
     turn_id = _turn_of(services, caller, agent, body.run_id)
     fresh = [] if turn_id is not None else _fresh(services, caller, body)
-    decisions = tuple(_decisions(body, asked, goes_on=bool(fresh)))
+    decisions = (*_decisions(body, asked, goes_on=bool(fresh)), *answered.decisions(only_open=bool(fresh)))
     if turn_id is not None:
         _check_thread(services, caller, body, turn_id)
     elif fresh:
         turn_id = _admit(services, caller, agent, body, fresh, decisions)
     elif decisions:
         decide_as(services, decisions, caller, source=SOURCE)
-    elif not asked:
-        problem = "there is no message of the user behind the last one that is known here, and no open interrupt is "
-        raise InvalidMessage(f"{problem}answered: there is nothing to do", field="messages")
-    messages = [message.as_sent() for message in body.messages]
-    return _FollowedRun(turn_ids=[*before, turn_id] if turn_id else before, answers=list(asked), messages=messages)
+    elif not asked and not answered.places:
+        problem = "there is no message of the user behind the last one that is known here, and no open interrupt "
+        problem += "or call of a frontend tool is answered: there is nothing to do"
+        raise InvalidMessage(problem, field="messages")
+    return _FollowedRun(
+        turn_ids=[*before, turn_id] if turn_id else before,
+        answers=[*asked, *answered.questions],
+        messages=[message.as_sent() for message in body.messages],
+    )
 
 
 def _questions(services: Services, caller: Caller, body: RunAgentInput) -> dict[str, QuestionPlace]:
@@ -264,6 +277,19 @@ def _questions(services: Services, caller: Caller, body: RunAgentInput) -> dict[
     for unknown in dict.fromkeys(one for one in wanted if one not in asked):
         log.warning("an answer was skipped: there is no such interrupt", interrupt=unknown, thread=thread_id)
     return asked
+
+
+def _answered(services: Services, caller: Caller, body: RunAgentInput) -> AnsweredCalls:
+    """The calls of frontend tools whose results come behind the last reply."""
+    results: dict[str, ClientResult] = {}
+    for message in body.messages:
+        if message.role == "assistant":
+            results.clear()
+        elif message.role == "tool" and message.tool_call_id is not None:
+            content = message.text() if message.error is None else None
+            results[message.tool_call_id] = ClientResult(content=content, error=message.error)
+    thread_id = placed(caller.space, body.thread_id)
+    return answered_calls(services, results, space=caller.space, thread_id=thread_id)
 
 
 def _decisions(body: RunAgentInput, asked: dict[str, QuestionPlace], *, goes_on: bool) -> Iterator[DecisionRequest]:
@@ -334,6 +360,7 @@ def _admit(
         message=message, agent=agent, group=props.group, source=SOURCE, space=caller.space,
         dedupe_key=placed(caller.space, body.run_id), deadline=props.deadline, when_busy=props.when_busy,
         limits=props.limits.limits(), decisions=decisions,
+        client_tools=tuple(tool.tool() for tool in body.tools or ()),
     )  # fmt: skip
     return services.accept(as_caller(services, request, caller)).turn_id
 

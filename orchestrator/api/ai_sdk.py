@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
@@ -22,6 +22,8 @@ from chordage.orchestrator import views
 from chordage.orchestrator.api.bodies import storable
 from chordage.orchestrator.api.callers import as_caller, decide_as, needs
 from chordage.orchestrator.api.faces import (
+    FunctionTool,
+    answered_calls,
     check_agent,
     check_decides,
     plain_yes,
@@ -34,6 +36,7 @@ from chordage.orchestrator.api.guards import JsonRoute
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.callers import Caller, KeyScope
+from chordage.orchestrator.core.client_tools import MOST, ClientResult
 from chordage.orchestrator.core.errors import InvalidMessage, NotFound
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, placed
 from chordage.orchestrator.core.reasons import Reason
@@ -72,6 +75,10 @@ class UiMessagePart(_ChatBody):
     text: str | None = None
     state: str | None = None
     approval: PartApproval | None = None
+    tool_call_id: str | None = None
+    output: JsonValue = None
+    error_text: str | None = None
+    preliminary: bool | None = None
 
 
 class UiMessage(_ChatBody):
@@ -88,6 +95,18 @@ class UiMessage(_ChatBody):
         """Approvals that the client has answered, by the ids of their questions."""
         answered = (part.approval for part in self.parts if part.approval and part.state == "approval-responded")
         return {approval.id: approval for approval in answered if approval.approved is not None}
+
+    def results(self) -> dict[str, ClientResult]:
+        """Of calls of the last step, by their ids. Those of the agent's own tools are among them."""
+        results: dict[str, ClientResult] = {}
+        for part in self.parts:
+            if part.type == "step-start":
+                results.clear()
+            elif part.tool_call_id is not None and part.state == "output-available" and not part.preliminary:
+                results[part.tool_call_id] = ClientResult(content=part.output)
+            elif part.tool_call_id is not None and part.state == "output-error":
+                results[part.tool_call_id] = ClientResult(error=part.error_text or "it failed")
+        return results
 
 
 class UiChatRequest(_ChatBody):
@@ -106,6 +125,10 @@ class UiChatRequest(_ChatBody):
     id: Annotated[ChatId, Field(description="Of the chat: the name of one of your threads.")]
     messages: Annotated[tuple[UiMessage, ...], Field(min_length=1)]
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    tools: Annotated[
+        tuple[FunctionTool, ...],
+        Field(max_length=MOST, description="Of the page, which carries their calls out, in this turn."),
+    ] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -121,7 +144,7 @@ class _FollowedTurn:
 
 @router.post(
     "/ai/{agent}/chat",
-    summary="Send a message of a chat, or answers to approvals",
+    summary="Send a message of a chat, answers to approvals, or results of client tools",
     response_class=Response,
     responses={**streamed("The chunks of the answer."), **refusals(400, 408, 409, 413, 415, *_FOLLOWS)},
 )
@@ -139,7 +162,8 @@ async def send_message(
     check_agent(caller, agent)
     last = body.messages[-1]
     if last.role == "assistant" and body.trigger == "submit-message":
-        check_decides(caller)
+        if last.answers():
+            check_decides(caller)
         turn = await anyio.to_thread.run_sync(_decide, services, caller, body, last)
     else:
         turn = await anyio.to_thread.run_sync(_submit, services, caller, agent, body)
@@ -191,23 +215,28 @@ def _submit(services: Services, caller: Caller, agent: str, body: UiChatRequest)
         origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=body.id, text=message.text(),
         meta={SOURCE: {"message": message.id}},
     )  # fmt: skip
-    request = TurnRequest(message=content, agent=agent, source=SOURCE, space=caller.space, dedupe_key=key)
+    request = TurnRequest(
+        message=content, agent=agent, source=SOURCE, space=caller.space, dedupe_key=key,
+        client_tools=tuple(tool.tool() for tool in body.tools),
+    )  # fmt: skip
     return _FollowedTurn(turn_id=services.accept(as_caller(services, request, caller)).turn_id)
 
 
 def _decide(services: Services, caller: Caller, body: UiChatRequest, last: UiMessage) -> _FollowedTurn:
-    answers = last.answers()
-    thread_id = placed(caller.space, body.id)
-    places = question_places(services.rt.store, answers, space=caller.space)
+    approvals, thread_id = last.answers(), placed(caller.space, body.id)
+    places = question_places(services.rt.store, approvals, space=caller.space)
     asked = {place.id: place for place in places.values() if place.thread_id == thread_id}
-    if not answers:
-        raise InvalidMessage("the last message is the assistant's and answers no approval", field="messages")
-    if not asked:
-        raise NotFound(f"chat {body.id!r} has no approval {next(iter(answers))!r}")
-    turn_id = next(reversed(asked.values())).turn_id
-    now = [answer for answer in answers.values() if answer.id in asked and asked[answer.id].turn_id == turn_id]
-    decide_as(services, [_decision(answer, asked[answer.id]) for answer in now], caller, source=SOURCE)
-    return _FollowedTurn(turn_id=turn_id, answers=[answer.id for answer in now])
+    answered = answered_calls(services, last.results(), space=caller.space, thread_id=thread_id)
+    if approvals and not asked:
+        raise NotFound(f"chat {body.id!r} has no approval {next(iter(approvals))!r}")
+    if not asked and not answered.places:
+        problem = "the last message is the assistant's, and answers no approval and no call of a client tool"
+        raise InvalidMessage(problem, field="messages")
+    turn_id = [*(place.turn_id for place in asked.values()), *answered.turn_ids][-1]
+    now = [answer for answer in approvals.values() if answer.id in asked and asked[answer.id].turn_id == turn_id]
+    decisions = [*(_decision(answer, asked[answer.id]) for answer in now), *answered.decisions()]
+    decide_as(services, decisions, caller, source=SOURCE)
+    return _FollowedTurn(turn_id=turn_id, answers=[*(answer.id for answer in now), *answered.questions])
 
 
 def _decision(answer: PartApproval, place: QuestionPlace) -> DecisionRequest:

@@ -13,6 +13,8 @@ from pydantic import AfterValidator, AliasChoices, AwareDatetime, BaseModel, Bef
 
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
+from chordage.orchestrator.core.client_tools import DESCRIPTION_MAX, EXPIRES_IN, ClientTool
+from chordage.orchestrator.core.client_tools import MOST as CLIENT_TOOLS_MAX
 from chordage.orchestrator.core.forking import EFFECTS_MAX
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.limits import LONGEST, TurnLimits
@@ -94,6 +96,27 @@ class DecisionBatch(BaseModel):
     model_config = STRICT
 
     decisions: Annotated[tuple[DecisionBody, ...], Field(min_length=1, max_length=DECISIONS_MAX)]
+
+
+class ClientToolBody(BaseModel):
+    """A tool that the caller carries out itself. A call of it waits, and the decision about it is its result."""
+
+    model_config = STRICT
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+    description: Annotated[str, Field(max_length=DESCRIPTION_MAX), AfterValidator(storable)] = ""
+    parameters: Annotated[
+        dict[str, Any], AfterValidator(storable), Field(description="A JSON Schema of an object.")
+    ] = {"type": "object", "properties": {}}
+    expires_in: Annotated[
+        float | None,
+        Field(gt=0, le=LONGEST, description="Seconds until a call without a result is denied. Default: a day."),
+    ] = EXPIRES_IN
+
+    def tool(self) -> ClientTool:
+        return ClientTool(
+            name=self.name, description=self.description, schema=self.parameters, expires_in=self.expires_in
+        )
 
 
 class LimitsBody(BaseModel):
@@ -196,6 +219,14 @@ class TurnSchema(BaseModel):
             description="Decisions about calls; stored with the message and applied before it.",
         ),
     ] = ()
+    client_tools: Annotated[
+        tuple[ClientToolBody, ...],
+        Field(
+            max_length=CLIENT_TOOLS_MAX,
+            description="Tools of yours, for this turn alone. A call of one waits until its result is stored as the "
+            "`payload` of a decision.",
+        ),
+    ] = ()
 
     def request(
         self, *, source: str, space: str | None, sender: Sender = Sender.SERVICE, step: StepTerms | None = None
@@ -204,6 +235,7 @@ class TurnSchema(BaseModel):
         values["origin"], values["control"] = Origin(self.origin), Control(self.control)
         values["limits"] = self.limits.limits()
         values["decisions"] = tuple(decision.request() for decision in self.decisions)
+        values["client_tools"] = tuple(tool.tool() for tool in self.client_tools)
         of_message = {name: values.pop(name) for name in ("origin", "channel", "thread_id", "text", "meta")}
         return TurnRequest(
             message=Message(sender=sender, **of_message), source=source, space=space, step=step, **values

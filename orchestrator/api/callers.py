@@ -186,9 +186,12 @@ def describe_keys(app: FastAPI) -> None:
 
 
 def allow_decisions(services: Services, requests: Sequence[DecisionRequest], caller: Caller) -> None:
-    require(caller, KeyScope.DECIDE, "a decision")
+    """The result of a tool that the caller brought is part of its turn: it needs no scope but that of the turn."""
+    targets = [request.target for request in requests]
+    is_of_turn = KeyScope.SUBMIT in caller.scopes and KeyScope.DECIDE not in caller.scopes
+    if not (is_of_turn and views.are_for_callers(services.rt.store, targets)):
+        require(caller, KeyScope.DECIDE, "a decision")
     if caller.agents is not None:
-        targets = [request.target for request in requests]
         _allow_agents(caller, views.agents_asking(services.rt.store, targets, space=caller.reach))
 
 

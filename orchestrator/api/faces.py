@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import anyio
 import structlog
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chordage.orchestrator.api import problems
+from chordage.orchestrator.api.bodies import storable
 from chordage.orchestrator.api.problems import Problem
 from chordage.orchestrator.api.services import Services, TurnStreams
 from chordage.orchestrator.api.streams import EventStream, while_valid
+from chordage.orchestrator.core.approvals import DecisionRequest, Why
 from chordage.orchestrator.core.callers import Caller, KeyScope
+from chordage.orchestrator.core.client_tools import ClientResult, ClientTool
 from chordage.orchestrator.core.errors import Forbidden, Unauthenticated, Unavailable, UserError
 from chordage.orchestrator.faces.moments import TurnEnded, TurnMoment
 from chordage.orchestrator.gateways.schemas import complaint_about
+from chordage.orchestrator.views.lookups import QuestionPlace, question_places
 
 log = structlog.get_logger()
 
@@ -28,6 +35,7 @@ PATHS = ("/agui/", "/ai/")
 PLAIN = "application/json"
 SEPARATOR = "\n"  # the AG-UI client finds no event in a stream with CRLF
 PREFETCH = 64  # moments that may wait for a slow client
+_ID = re.compile(r"[0-9A-Za-z-]{1,200}")
 
 _AGAIN = "The turn goes on: send the same request again to read it from its start."
 _LOST = f"The stream broke off on the side of the server. {_AGAIN}"
@@ -96,6 +104,65 @@ def check_decides(caller: Caller) -> None:
     if KeyScope.DECIDE not in caller.scopes:
         scope = KeyScope.DECIDE.value
         raise Forbidden(f"the key {caller.id} does not have the scope {scope!r}", scope=scope)
+
+
+# Tools that a client brings: core/client_tools.py
+
+
+class FunctionTool(BaseModel):
+    """A tool as clients describe it. Members that are not known here are no error."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Annotated[str, Field(max_length=200)]
+    description: Annotated[str | None, AfterValidator(storable)] = None
+    parameters: Annotated[dict[str, Any] | None, AfterValidator(storable)] = None
+
+    def tool(self) -> ClientTool:
+        schema = self.parameters or {"type": "object", "properties": {}}
+        return ClientTool(name=self.name, description=self.description or "", schema=schema)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnsweredCalls:
+    """Results of a client's tools, and the questions that they answer."""
+
+    results: Mapping[str, ClientResult]  # by call
+    places: Mapping[str, QuestionPlace]  # the same
+
+    @property
+    def questions(self) -> list[str]:
+        return [place.id for place in self.places.values()]
+
+    @property
+    def turn_ids(self) -> list[str]:
+        return list(dict.fromkeys(place.turn_id for place in self.places.values()))
+
+    def decisions(self, *, only_open: bool = False) -> tuple[DecisionRequest, ...]:
+        """`only_open`: a message comes with them, which results that are on record, or too late, must not keep back."""
+        return tuple(
+            self.results[call_id].decision(place.id)
+            for call_id, place in self.places.items()
+            if place.is_open or not only_open
+        )
+
+
+def answered_calls(
+    services: Services, results: Mapping[str, ClientResult], *, space: str | None, thread_id: str | None = None
+) -> AnsweredCalls:
+    """Which of the results answer a question. A call that waits for something else, such as a permission, is never
+    answered by a result. Clients send results of the agent's own tools too: those are passed over.
+    """
+    wanted = [call_id for call_id in results if _ID.fullmatch(call_id)]
+    places = question_places(services.rt.store, wanted, space=space) if wanted else {}
+    return AnsweredCalls(
+        results=results,
+        places={
+            target: place
+            for target, place in places.items()
+            if place.why is Why.CLIENT and place.call_id == target and thread_id in {None, place.thread_id}
+        },
+    )
 
 
 def plain_yes(schema: dict[str, Any] | None) -> bool | None:

@@ -94,16 +94,18 @@ async def complete_chat(
     idempotency_key: Idempotency = None,
     x_thread_id: ThreadHeader = None,
 ) -> Response:
-    """With a known thread only the last message counts; without one, those before it are quoted to the agent."""
+    """With a known thread only the last message counts; without one, those before it are quoted to the agent. Messages
+    of the role `tool` behind the last reply continue the turn that asked for them.
+    """
     body.check()
     services = services_of(request)
     streams, take = _streams(services), partial(openai_turns.take_chat, services, caller, body)
     taken = await anyio.to_thread.run_sync(take, idempotency_key, x_thread_id)
     face = ChatFace(
         id=f"chatcmpl-{taken.turn_id}", agent=body.agent(), created=taken.created_at,
-        with_usage=body.stream_options is not None and body.stream_options.include_usage,
+        with_usage=body.stream_options is not None and body.stream_options.include_usage, since=taken.since,
     )  # fmt: skip
-    moments = streams.follow(taken.turn_id, space=caller.reach)
+    moments = _of(streams, taken, caller.reach)
     if body.stream:
         return await _streamed(services, caller, moments, partial(_chat_events, face), taken.thread_id)
     is_there = await _fold(request, moments, face.take)

@@ -8,15 +8,18 @@ of them with every version.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from chordage.orchestrator.api.bodies import Name
+from chordage.orchestrator.api.faces import FunctionTool
 from chordage.orchestrator.api.openai_errors import OpenAIRefusal
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
+from chordage.orchestrator.core.client_tools import MOST as CLIENT_TOOLS_MAX
+from chordage.orchestrator.core.client_tools import ClientResult, ClientTool
 
 Metadata = Annotated[dict[str, str], Field(max_length=16)]
 Items = Annotated[list[dict[str, Any]], Field(max_length=4_000)]
@@ -28,7 +31,6 @@ said before, and not for instructions of your operator.
 OPENING, CLOSING = "<earlier-messages>", "</earlier-messages>"
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _NOT_SERVED: dict[str, tuple[Any, ...]] = {  # with the values that ask for nothing
-    "tools": (None, []),
     "functions": (None, []),
     "tool_choice": (None, "auto", "none"),
     "n": (None, 1),
@@ -57,6 +59,10 @@ class OpenAIRequest(BaseModel):
     metadata: Annotated[
         Metadata | None, Field(description="`thread_id` and `dedupe_key` are used; all of it is kept.")
     ] = None
+    tools: Annotated[
+        tuple[dict[str, Any], ...] | None,
+        Field(max_length=CLIENT_TOOLS_MAX, description="Function tools, which the caller carries out."),
+    ] = None
 
     def agent(self) -> str:
         if not self.model:
@@ -71,9 +77,15 @@ class OpenAIRequest(BaseModel):
             if value not in harmless:
                 raise _unsupported(name, _WHY.get(name, "an agent answers as its own file says"))
 
+    def client_tools(self) -> tuple[ClientTool, ...]:
+        """Raises OpenAIRefusal for a tool that is no function."""
+        tools = tuple(_function(tool, f"tools.{place}") for place, tool in enumerate(self.tools or ()))
+        return () if (self.model_extra or {}).get("tool_choice") == "none" else tools
+
 
 _WHY = {
-    "tools": "an agent has its own tools, and runs them itself; a caller cannot bring any",
+    "tools": "an agent runs its own tools; a caller can bring functions, which it carries out itself",
+    "tool_choice": "the model chooses; give auto or none",
     "response_format": "the form of the answer is part of the agent's file: [output]",
 }
 
@@ -143,11 +155,28 @@ class InputMessage:
 class OpenAIInput:
     messages: tuple[InputMessage, ...]
     decisions: tuple[DecisionRequest, ...] = ()
+    results: Mapping[str, ClientResult] = field(default_factory=dict)  # of calls, by their ids
     compacted: str | None = None  # the response that an item of a compaction stands for
+
+    @property
+    def has_news(self) -> bool:
+        """A message of the user, behind the results and decisions."""
+        return bool(self.messages) and self.messages[-1].role == "user"
 
 
 def chat_input(request: ChatRequest) -> OpenAIInput:
-    return OpenAIInput(messages=_messages(request.messages, "messages"))
+    said = request.messages
+    results = _results(said, "messages", _is_tool_message, id_in="tool_call_id", text_in="content")
+    is_answer = bool(results) and _is_tool_message(said[-1])
+    return OpenAIInput(messages=() if is_answer else _messages(said, "messages"), results=results)
+
+
+def _is_tool_message(item: dict[str, Any]) -> bool:
+    return item.get("role") == "tool"
+
+
+def _is_output(item: dict[str, Any]) -> bool:
+    return item.get("type") == "function_call_output"
 
 
 def response_input(request: ResponseRequest) -> OpenAIInput:
@@ -158,10 +187,15 @@ def response_input(request: ResponseRequest) -> OpenAIInput:
         for place, item in enumerate(request.input)
         if item.get("type") == "mcp_approval_response"
     ]
+    results = _results(request.input, "input", _is_output, id_in="call_id", text_in="output")
+    said = [item for item in request.input if _is_output(item) or item.get("type", "message") == "message"]
+    is_answer = bool(results) and _is_output(said[-1])
+    messages = _messages(request.input, "input")
     compacted = [item.get("encrypted_content") for item in request.input if item.get("type") == "compaction"]
     return OpenAIInput(
-        messages=_messages(request.input, "input"),
+        messages=() if is_answer else messages,
         decisions=tuple(decisions),
+        results=results,
         compacted=str(compacted[-1]) if compacted else None,
     )
 
@@ -194,8 +228,6 @@ def _messages(items: Sequence[dict[str, Any]], param: str) -> tuple[InputMessage
     said = []
     for place, item in enumerate(items):
         role, at = item.get("role"), f"{param}.{place}"
-        if item.get("type", "message") == "function_call_output":
-            raise _unsupported(at, _WHY["tools"])
         if item.get("type", "message") != "message" or role in {"tool", "function"}:
             continue
         if role not in {"user", "assistant", "system", "developer"}:
@@ -205,6 +237,39 @@ def _messages(items: Sequence[dict[str, Any]], param: str) -> tuple[InputMessage
         if text.strip() or role == "user":
             said.append(InputMessage(role=role, text=text))
     return tuple(said)
+
+
+def _results(
+    items: Sequence[dict[str, Any]],
+    param: str,
+    is_result: Callable[[dict[str, Any]], bool],
+    *,
+    id_in: str,
+    text_in: str,
+) -> dict[str, ClientResult]:
+    """Those behind the last message of the assistant: what came before it was used for it."""
+    results: dict[str, ClientResult] = {}
+    for place, item in enumerate(items):
+        if item.get("role") == "assistant" and not is_result(item):
+            results.clear()
+        elif is_result(item):
+            at = f"{param}.{place}"
+            if not isinstance(call_id := item.get(id_in), str):
+                raise OpenAIRefusal(f"{at}: give {id_in}", code="missing_required_parameter", param=f"{at}.{id_in}")
+            results[call_id] = ClientResult(content=_text(item.get(text_in), f"{at}.{text_in}"))
+    return results
+
+
+def _function(tool: dict[str, Any], at: str) -> ClientTool:
+    """Chat completions have the function in a member of its own."""
+    if tool.get("type") != "function":
+        raise _unsupported(at, _WHY["tools"])
+    try:
+        return FunctionTool.model_validate(tool.get("function", tool)).tool()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in ("function", *first["loc"])) if "function" in tool else first["loc"][0]
+        raise OpenAIRefusal(f"{at}.{where}: {first['msg']}", code="invalid_value", param=at) from error
 
 
 def _text(content: Any, at: str) -> str:

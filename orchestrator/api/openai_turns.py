@@ -10,7 +10,7 @@ from typing import Any
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api.callers import as_caller, decide_as, require
-from chordage.orchestrator.api.faces import plain_yes
+from chordage.orchestrator.api.faces import AnsweredCalls, answered_calls, plain_yes
 from chordage.orchestrator.api.openai_bodies import (
     ChatRequest,
     InputMessage,
@@ -26,7 +26,8 @@ from chordage.orchestrator.api.services import SOURCE, Services
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.callers import Caller, KeyScope
-from chordage.orchestrator.core.errors import Conflict, NotFound
+from chordage.orchestrator.core.client_tools import FIELD as CLIENT_TOOLS
+from chordage.orchestrator.core.errors import Conflict, InvalidMessage, NotFound
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.text import NAME_MAX
 from chordage.orchestrator.views import TurnView
@@ -51,10 +52,16 @@ class Taken:
 
 def take_chat(services: Services, caller: Caller, body: ChatRequest, key: str | None, thread: str | None) -> Taken:
     thread = thread or (body.metadata or {}).get("thread_id")
-    said = chat_input(body).messages
+    given = chat_input(body)
+    answered = answered_calls(services, given.results, space=caller.reach)
+    if given.results and not given.has_news:
+        return _continue(services, caller, answered)
+    thread = thread or _thread_of(answered)
+    said = given.messages
     is_known = len(said) > 1 and _is_known(services, caller, thread)
     text, preface = text_of(said, "messages", is_known=is_known, all_new=False)
-    return _submit(services, caller, body, key, text=text, preface=preface, thread=thread)
+    decisions = answered.decisions(only_open=True)
+    return _submit(services, caller, body, key, text=text, preface=preface, thread=thread, decisions=decisions)
 
 
 def take_response(
@@ -66,9 +73,13 @@ def take_response(
         given = replace(given, decisions=tuple(_with_payload(services, each) for each in given.decisions))
     thread = body.thread or thread or (body.metadata or {}).get("thread_id")
     previous, key = body.previous_response_id or given.compacted, key or (body.metadata or {}).get("dedupe_key")
-    if given.decisions and not any(said.role == "user" for said in given.messages):
+    answered = answered_calls(services, given.results, space=caller.reach)
+    if given.results and not given.has_news:
+        return _continue(services, caller, answered, given.decisions)
+    if given.decisions and not given.has_news:
         turn = _deciding_on(services, caller, previous, thread)
         return _decide(services, caller, given.decisions, turn)
+    thread = thread or _thread_of(answered)
     if previous is not None:
         thread = _continued(services, caller, previous, key).thread_id
     is_known = previous is not None or (len(given.messages) > 1 and _is_known(services, caller, thread))
@@ -76,7 +87,8 @@ def take_response(
     if body.instructions:
         preface = quotation([InputMessage(role="developer", text=body.instructions)]) + preface
     return _submit(
-        services, caller, body, key, text=text, preface=preface, thread=thread, decisions=given.decisions,
+        services, caller, body, key, text=text, preface=preface, thread=thread,
+        decisions=given.decisions + answered.decisions(only_open=True),
         echo={"instructions": body.instructions, "previous_response_id": body.previous_response_id},
     )  # fmt: skip
 
@@ -103,16 +115,38 @@ def _submit(
             meta={META: {name: value for name, value in kept.items() if value}},
         ),
         agent=agent, source=SOURCE, space=caller.space,
-        dedupe_key=key or metadata.get("dedupe_key"), decisions=decisions,
+        dedupe_key=key or metadata.get("dedupe_key"), decisions=decisions, client_tools=body.client_tools(),
     )  # fmt: skip
-    admitted = services.accept(as_caller(services, request, caller))
+    try:
+        admitted = services.accept(as_caller(services, request, caller))
+    except InvalidMessage as error:
+        if error.field != CLIENT_TOOLS:
+            raise
+        raise OpenAIRefusal(str(error), code="invalid_value", param="tools") from error
     return Taken(
         turn_id=admitted.turn_id, thread_id=admitted.thread_id, created_at=int(time.time()),
         echo={**(echo or {}), "metadata": metadata, "conversation": {"id": admitted.thread_id}},
     )  # fmt: skip
 
 
-# Approvals.
+# Approvals, and results of the caller's tools.
+
+
+def _continue(
+    services: Services, caller: Caller, answered: AnsweredCalls, decisions: tuple[DecisionRequest, ...] = ()
+) -> Taken:
+    """The turn whose calls the caller has carried out."""
+    if unknown := sorted(answered.results.keys() - answered.places.keys()):
+        raise NotFound(f"no call {unknown[0][:80]!r} waits for a result of its caller, or did")
+    turn_ids = answered.turn_ids
+    if len(turn_ids) > 1:
+        raise Conflict("the results are of calls of several turns: send those of each turn by themselves")
+    turn = services.turn(turn_ids[0], space=caller.reach)
+    return _decide(services, caller, (*decisions, *answered.decisions()), turn)
+
+
+def _thread_of(answered: AnsweredCalls) -> str | None:
+    return next((place.thread_id for place in answered.places.values()), None)
 
 
 def _deciding_on(services: Services, caller: Caller, previous: str | None, thread: str | None) -> TurnView:
@@ -129,7 +163,8 @@ def _deciding_on(services: Services, caller: Caller, previous: str | None, threa
 
 
 def _decide(services: Services, caller: Caller, decisions: tuple[DecisionRequest, ...], turn: TurnView) -> Taken:
-    decided = decide_as(services, list(decisions), caller)
+    stored = decide_as(services, list(decisions), caller)
+    decided = [each for each in stored if not each.duplicate] or stored  # a client may repeat older results
     above = [call for each in decided if (call := _call_above(services, each.run_id, turn.run_id)) is not None]
     of_turn = [name for each in decided for name in (each.suspension_id, each.call_id)]
     return Taken(

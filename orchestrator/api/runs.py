@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import pages, problems
@@ -21,12 +21,13 @@ from chordage.orchestrator.core import message
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.audit import Audited
 from chordage.orchestrator.core.callers import Caller, KeyScope
-from chordage.orchestrator.core.errors import Conflict
+from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.views import RunExport, RunLine
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.comparison import Comparison
 from chordage.orchestrator.views.runs import RunView, Step, ToolRound
 
 router = APIRouter(route_class=JsonRoute, tags=["runs"])
@@ -84,6 +85,32 @@ def export_run(request: Request, run_id: Id, caller: Annotated[Caller, needs(Key
     is the same each time.
     """
     return show(views.export(services_of(request).rt.store, run_id, space=caller.reach), caller)
+
+
+@router.get(
+    "/runs/{run_id}/compare",
+    operation_id="compare_runs",
+    summary="Compare a run with another, reply by reply and call by call",
+    response_model=model_of(Comparison),
+    responses=documented(*problems.OF_READS, 404),
+)
+def compare_runs(
+    request: Request,
+    run_id: Id,
+    caller: Annotated[Caller, needs(KeyScope.READ)],
+    other: Annotated[
+        str | None,
+        Query(alias="with", max_length=200, pattern=r"^[0-9A-Za-z-]+$", description="Default: what it is a fork of."),
+    ] = None,
+) -> Any:
+    """The first of each pair is of the run in `with`, the second of `run_id`."""
+    services, second = services_of(request), _run(request, run_id, caller)
+    source = other or second.fork_of
+    if source is None:
+        raise NotFound(f"run {run_id} is no fork: give the run to compare it with, as ?with=RUN")
+    first = _run(request, source, caller)
+    texts = [services.turn(run.turn_id, space=caller.reach).text for run in (first, second)]
+    return show(views.compare(first, second, (texts[0], texts[1])), caller)
 
 
 @router.get(

@@ -25,6 +25,7 @@ from chordage.orchestrator.views.approvals import AnswerView, QuestionView
 from chordage.orchestrator.views.bulk import BulkView
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.channels import ChannelView, RefusedMessage
+from chordage.orchestrator.views.comparison import ComparedMoment
 from chordage.orchestrator.views.deliveries import DeliveryView
 from chordage.orchestrator.views.exports import FullResult
 from chordage.orchestrator.views.hooks import HookView
@@ -67,6 +68,7 @@ HIDDEN: Mapping[type, frozenset[str]] = {
     CompactionStep: frozenset({"summary", "why_not"}),
     Interruption: frozenset({"detail"}),
     Remark: frozenset({"text"}),
+    ComparedMoment: frozenset({"text", "arguments", "content"}),
     TraceView: frozenset({"why", "left"}),
     TraceEvent: frozenset({"text"}),
     ToolAsk: frozenset({"arguments", "raw"}),

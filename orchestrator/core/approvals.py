@@ -36,6 +36,7 @@ class Why(StrEnum):
     TOOL = "tool"
     UNKNOWN = "outcome_unknown"
     CHILD = "child"  # no person is asked: the end of a sub-agent is the answer
+    CLIENT = "client_tool"  # no person is asked: the caller carries the call out, and the answer is its result
 
 
 class SuspensionStatus(StrEnum):
@@ -211,6 +212,8 @@ def denial(why: Why, reason: str | None) -> str:
     given = f" The reason given: {reason}" if reason else ""
     if why is Why.CHILD:
         return f"The sub-agent was cancelled before it answered.{given}"
+    if why is Why.CLIENT:
+        return f"The caller has not carried this call out.{given}"
     if why is Why.UNKNOWN:
         return f"{UNKNOWN_TEXT}{given}"
     return f"This call was denied and has not been executed.{given}"

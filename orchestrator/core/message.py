@@ -15,10 +15,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core import client_tools
 from chordage.orchestrator.core import limits as limits_
 from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
 from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.audit import Actor, Audited
+from chordage.orchestrator.core.client_tools import ClientTool
 from chordage.orchestrator.core.deliveries import check_target
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.forking import ForkTerms
@@ -156,6 +158,7 @@ class TurnRequest:
     while_waiting: WhileWaiting | None = None  # None: as the agent says
     limits: TurnLimits = AS_THE_AGENT_SAYS  # within those of the agent
     decisions: tuple[DecisionRequest, ...] = ()  # applied before the message is admitted
+    client_tools: tuple[ClientTool, ...] = ()  # that the caller carries out itself, in this turn
     fork: ForkTerms | None = None  # its run repeats a part of another
     by: Actor | None = None  # who sends it, where that is known: recorded with its decisions
     audited: Audited | None = None  # the action of `by` that this message is, where it is more than a message
@@ -204,6 +207,9 @@ def check(request: TurnRequest, bounds: Bounds, now: datetime) -> None:
     limits_.check(request.limits)
     _check_group(request)
     _check_step(request)
+    if request.client_tools:
+        client_tools.check(request.client_tools)
+        _check_json(client_tools.FIELD, client_tools.stored(request.client_tools), bounds.meta_bytes)
     if request.deadline is not None and request.deadline <= now:
         raise InvalidMessage("deadline lies in the past: give a later one or leave it out", field="deadline")
     if request.deadline and request.not_before and request.not_before >= request.deadline:
@@ -263,7 +269,7 @@ def _check_text(message: Message, bounds: Bounds) -> None:
     _check_json("meta", message.meta, bounds.meta_bytes)
 
 
-def _check_json(field: str, value: dict[str, Any], limit: int) -> None:
+def _check_json(field: str, value: Any, limit: int) -> None:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -121,6 +121,7 @@ class Turn:
     max_rounds: int | None = None  # from its message; None: as its agent says
     timeout: float | None = None
     fork_of: str | None = None  # the run that it is a fork of
+    client_tools: list[dict[str, Any]] | None = None  # of its caller: core/client_tools.py
 
     @property
     def home_thread(self) -> str:

@@ -83,8 +83,8 @@ def payload_of(ending: Ending, text: str | None) -> dict[str, str | None]:
 
 
 def in_turn(due: Sequence[Call], starts: set[str], carried_out: set[str]) -> list[Call]:
-    """The calls of a sequential round that may go now: up to the first that starts a child, and without that one when
-    calls before it are carried out.
+    """The calls of a sequential round that may go now: up to the first that is answered elsewhere, by a child or by the
+    caller, and without that one when calls before it are carried out.
     """
     for place, call in enumerate(due):
         if call.id in starts:

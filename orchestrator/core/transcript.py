@@ -98,6 +98,16 @@ def _decided(*, waits: bool) -> list[Said]:
     return [UserSays(text=DECIDED)] if waits else []
 
 
+def client_tools(run_id: str, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """What the messages of this run have brought, also those that a summary has kept: core/client_tools.py."""
+    tools: list[dict[str, Any]] = []
+    for entry in entries:
+        if entry.run_id == run_id and entry.kind in {Checkpoint.USER_MESSAGE, Checkpoint.COMPACTED}:
+            for message in entry.body.get("said") or (entry.body,):
+                tools += message.get("client_tools") or ()
+    return tools
+
+
 def message_text(body: dict[str, Any]) -> str:
     """The text of a message, or where that is blank the text of its content parts."""
     if body["text"].strip():
@@ -150,7 +160,8 @@ def _result(ask: ToolAsk, call: AnyCall | None) -> ToolSays:
 
 def message_of(turn: Turn) -> dict[str, Any]:
     body = {"text": turn.text, "turn": turn.id, "origin": turn.origin, "channel": turn.channel, "sender": turn.sender}
-    return {**body, "parts": turn.meta["parts"]} if turn.meta.get("parts") else body
+    more = {"parts": turn.meta.get("parts"), "client_tools": turn.client_tools}
+    return body | {name: value for name, value in more.items() if value}
 
 
 def body_of(reply: Reply) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any, assert_never
 from chordage.orchestrator.core.approvals import Action, Why
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.faces.moments import (
     CallAsked,
     CallProgressed,
@@ -45,8 +44,6 @@ APPROVAL: dict[str, Any] = {
     "required": ["approved"],
 }  # whether a call may run; editedArgs replace all arguments
 _REASONS = {Why.GATE: "tool_call", Why.TOOL: "input_required", Why.UNKNOWN: "chordage:outcome_unknown"}
-_CANCELLED = frozenset({Disposition.CANCELLED, Disposition.SUPERSEDED})
-_SUCCESS = frozenset({Disposition.ANSWERED, Disposition.MERGED, Disposition.STEERED})
 
 AguiEvent = dict[str, Any]
 AguiMessage = dict[str, Any]
@@ -325,7 +322,7 @@ class AguiFace:
 
     def _settle(self, moment: CallSettled) -> Events:
         yield from self._end_sub_agent(moment)
-        if moment.id not in self._calls:
+        if moment.id not in self._calls or self._is_of_client(moment.id):
             return
         if self._open_step is None:
             yield from self._open(f"round:{self._step + 1}")
@@ -334,6 +331,11 @@ class AguiFace:
         if not moment.ok:
             message["error"] = moment.code or "failed"
         self._put(message)
+
+    def _is_of_client(self, call_id: str) -> bool:
+        """Whether the client has sent the result of this call."""
+        own = f"{self._run}:{call_id}"
+        return any(one.get("toolCallId") == call_id and one["id"] != own for one in self._messages)
 
     def _end_round(self) -> Events:
         if self._open_step is not None and self._open_step.startswith("round:"):
@@ -356,10 +358,14 @@ class AguiFace:
         yield self._snapshot()
         if self._state not in (None, {}):
             yield _event("STATE_SNAPSHOT", snapshot=self._state)
-        of_people = [question for question in moment.questions if question.why != Why.CHILD] or moment.questions
-        yield from self._suspend_sub_agents(of_people)
-        interrupts = [self._question(question) for question in of_people]
-        yield from self._finish(outcome={"type": "interrupt", "interrupts": interrupts})
+        yield from self._suspend_sub_agents(moment.for_people)
+        pending = [question.call_id for question in moment.for_caller]
+        if moment.for_people or not pending:
+            interrupts = [self._question(question) for question in moment.for_people or moment.questions]
+            yield from self._finish(outcome={"type": "interrupt", "interrupts": interrupts})
+        else:  # the clients of the old dialect refuse a member that they do not know
+            outcome = _present(type="success", pendingToolCallIds=None if self._is_old else pending)
+            yield from self._finish(outcome=outcome)
 
     def _question(self, question: QuestionAsked) -> AguiEvent:
         expiry = question.expires_at
@@ -380,16 +386,15 @@ class AguiFace:
 
     def _end(self, moment: TurnEnded) -> Events:
         yield from self._close()
-        detail = moment.detail or moment.code or moment.reason or moment.disposition
-        is_cancelled = moment.disposition in _CANCELLED or moment.reason == Reason.STOPPED
+        is_cancelled = moment.is_cancelled or moment.reason == Reason.STOPPED
         if is_cancelled and self._is_old:
-            yield from self._error(detail, "cancelled")
+            yield from self._error(moment.why, "cancelled")
         elif is_cancelled:
             yield from self._finish(outcome={"type": "cancelled"})
-        elif moment.disposition in _SUCCESS:
+        elif moment.is_success:
             yield from self._finish(outcome={"type": "success"}, result=moment.output)
         else:
-            yield from self._error(detail, moment.code or moment.disposition)
+            yield from self._error(moment.why, moment.code or moment.disposition)
 
     def _finish(self, **fields: Any) -> Events:
         self.is_over = True

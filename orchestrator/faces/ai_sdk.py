@@ -7,14 +7,14 @@ text is withdrawn, which it cannot express, it gets an error: read again from th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import Any, assert_never
 
-from chordage.orchestrator.core.approvals import Action, Why
+from chordage.orchestrator.core.approvals import Action
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.reasons import Reason
-from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.faces.moments import (
     CallAsked,
     CallProgressed,
@@ -38,8 +38,6 @@ from chordage.orchestrator.faces.moments import (
 
 DONE = "[DONE]"
 _FINISHES = {StopReason.MAX_TOKENS.value: "length", StopReason.REFUSAL.value: "content-filter"}
-_CANCELLED = frozenset({Disposition.CANCELLED, Disposition.SUPERSEDED})
-_SUCCESS = frozenset({Disposition.ANSWERED, Disposition.MERGED, Disposition.STEERED})
 _RESET = "The reply was cut off with its worker, and another attempt follows: read the stream again from its start."
 
 Chunk = dict[str, Any]
@@ -71,6 +69,7 @@ class AiSdkFace:
         self._of_children: set[str] = set()  # calls of sub-agents, shown because of a question
         self._asked: dict[str, str] = {}  # questions, and their calls
         self._answered: set[str] = set()  # calls whose questions the client has answered
+        self._with_client: set[str] = set()  # calls that the client carries out
         self._before: set[str] = set()  # calls that were known when the client was asked
         self._results: list[CallSettled] = []  # of the part that is not sent
         self._step = 0
@@ -206,11 +205,13 @@ class AiSdkFace:
             yield from self._close()
 
     def _show(self, call: CallAsked) -> Chunks:
+        """The arguments come whole with the reply, so they are one delta."""
         self._calls.add(call.id)
-        yield {
-            "type": "tool-input-available", "toolCallId": call.id, "toolName": call.tool, "input": call.arguments,
-            "dynamic": True,
-        }  # fmt: skip
+        named = {"toolCallId": call.id, "toolName": call.tool, "dynamic": True}
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        yield {"type": "tool-input-start", **named}
+        yield {"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": arguments}
+        yield {"type": "tool-input-available", **named, "input": call.arguments}
 
     # the calls
 
@@ -218,6 +219,8 @@ class AiSdkFace:
         if moment.id not in self._calls:
             return
         self._settled.add(moment.id)
+        if moment.id in self._with_client and moment.id in self._answered:
+            return  # its message has the result, as the client gave it
         if self._is_silent:
             self._results.append(moment)
         if moment.ok:
@@ -230,7 +233,7 @@ class AiSdkFace:
             }  # fmt: skip
 
     def _ask(self, question: QuestionAsked) -> Chunks:
-        if question.why == Why.CHILD or question.id in self._asked:
+        if question.is_of_child or question.id in self._asked:
             return
         is_settled = question.call_id in self._settled  # which may be known before the question is
         self._asked[question.id] = question.call_id
@@ -240,12 +243,22 @@ class AiSdkFace:
         if question.call_id not in self._calls:
             self._of_children.add(question.call_id)
             yield from self._show(CallAsked(id=question.call_id, tool=question.tool, arguments=question.arguments))
-        if is_settled:
-            return
-        request = {"type": "tool-approval-request", "approvalId": question.id, "toolCallId": question.call_id}
-        if self._dialect is AiSdkDialect.SEVEN and question.prompt:
-            request["reason"] = question.prompt
-        yield request
+        if question.is_for_caller:
+            self._with_client.add(question.call_id)  # what is shown of the call asks for its result
+        elif not is_settled:
+            yield self._approval(question)
+
+    def _approval(self, question: QuestionAsked) -> Chunk:
+        """Version 6 refuses members that it does not know."""
+        request: Chunk = {"type": "tool-approval-request", "approvalId": question.id, "toolCallId": question.call_id}
+        if self._dialect is AiSdkDialect.SIX:
+            return request
+        expires = None if question.expires_at is None else question.expires_at.isoformat()
+        descriptor = {
+            "tool": question.tool, "arguments": question.arguments, "digest": question.digest, "why": question.why,
+            "schema": question.schema, "expiresAt": expires, "onExpiry": question.on_expiry,
+        }  # fmt: skip
+        return request | ({"reason": question.prompt} if question.prompt else {}) | {"approvalDescriptor": descriptor}
 
     def _answer(self, moment: QuestionAnswered) -> Chunks:
         is_denied = moment.action == Action.CANCEL
@@ -269,16 +282,15 @@ class AiSdkFace:
 
     def _end(self, moment: TurnEnded) -> Chunks:
         yield from self._close()
-        detail = moment.detail or moment.code or moment.reason or moment.disposition
-        if moment.disposition in _CANCELLED:
+        if moment.is_cancelled:
             self.is_over = True
-            yield {"type": "abort", "reason": detail}
+            yield {"type": "abort", "reason": moment.why}
             yield {"type": "finish", "finishReason": "other"}
-        elif moment.disposition in _SUCCESS:
+        elif moment.is_success:
             self.is_over = True
             yield {"type": "finish", "finishReason": "other" if moment.reason == Reason.STOPPED else self._finish}
         else:
-            yield from self._error(detail)
+            yield from self._error(moment.why)
 
     def _error(self, message: str) -> Chunks:
         self.is_over = True

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.core.status import Disposition
+
+_CANCELLED = frozenset({Disposition.CANCELLED, Disposition.SUPERSEDED})
+_SUCCESS = frozenset({Disposition.ANSWERED, Disposition.MERGED, Disposition.STEERED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +144,16 @@ class QuestionAsked:
     run_id: str  # of the agent that asks: a sub-agent's, or the run itself
     asker: str | None = None  # the turn of the sub-agent that asks; None: the run itself
 
+    @property
+    def is_of_child(self) -> bool:
+        """A sub-agent is at work on the call: nobody is asked."""
+        return self.why == Why.CHILD
+
+    @property
+    def is_for_caller(self) -> bool:
+        """The caller carries the call out, and sends its result."""
+        return self.why == Why.CLIENT
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionAnswered:
@@ -165,6 +180,14 @@ class Waiting:
     questions: tuple[QuestionAsked, ...]  # all that are open
     usage: Usage
 
+    @property
+    def for_caller(self) -> list[QuestionAsked]:
+        return [question for question in self.questions if question.is_for_caller]
+
+    @property
+    def for_people(self) -> list[QuestionAsked]:
+        return [question for question in self.questions if not question.is_for_caller and not question.is_of_child]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnEnded:
@@ -178,6 +201,19 @@ class TurnEnded:
     output: Any  # if the agent demands a shape
     usage: Usage
     at: datetime
+
+    @property
+    def is_success(self) -> bool:
+        """Also of a message that went into the run of another."""
+        return self.disposition in _SUCCESS
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.disposition in _CANCELLED
+
+    @property
+    def why(self) -> str:
+        return self.detail or self.code or self.reason or self.disposition
 
 
 TurnMoment = (

@@ -1,12 +1,14 @@
 """Chat completions of OpenAI: moments of a turn become chunks, or one completion.
 
-The texts of all replies of the turn are one message, with a blank line between them. Tools are the agent's own and are
-not shown. A turn that comes to wait ends the answer with its questions as text. A chunk cannot be taken back: where the
-text of a worker that died was sent, the stream ends with the error `stream_reset`.
+The texts of all replies of the turn are one message, with a blank line between them. Tools of the agent are not shown.
+A turn that waits for results of the caller's tools ends the answer with their calls; one that waits for decisions, with
+its questions as text. A chunk cannot be taken back: where the text of a worker that died was sent, the stream ends with
+the error `stream_reset`.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +23,7 @@ from chordage.orchestrator.faces.moments import (
     TurnMoment,
     Waiting,
 )
-from chordage.orchestrator.faces.openai_responses import about, ended, words_of
+from chordage.orchestrator.faces.openai_responses import about, begins_again, ended, words_of
 from chordage.orchestrator.faces.openai_sequence import INTERRUPTED, RESET, Wire
 
 STOPS = {"max_tokens": "length", "refusal": "content_filter"}
@@ -37,10 +39,13 @@ class ChatFace:
     agent: str
     created: int
     with_usage: bool = False  # a chunk of its own at the end of a stream
+    # Questions that were answered, and their calls. The completion is what came of the answers, and of nothing before.
+    since: frozenset[str] = frozenset()
 
     failure: Wire | None = None
     finish: str | None = None
     _said: list[str] = field(default_factory=list)  # by the replies on record
+    _calls: list[Wire] = field(default_factory=list)  # for the caller
     _growing: str = ""
     _own: Wire = field(default_factory=dict)  # what OpenAI has no word for
     _usage: Usage = field(default_factory=Usage)
@@ -51,6 +56,12 @@ class ChatFace:
 
     def take(self, moment: TurnMoment) -> list[Wire]:
         """The chunks of the next moment. The stream ends behind an error."""
+        if self.since and begins_again(moment, self.since):
+            self.since, self._said, self._growing = frozenset(), [], ""
+        chunks = self._chunks(moment)
+        return [] if self.since else chunks
+
+    def _chunks(self, moment: TurnMoment) -> list[Wire]:
         match moment:
             case Queued():
                 self._own = {"turn": moment.turn_id, "thread": moment.thread_id}
@@ -74,7 +85,9 @@ class ChatFace:
 
     def completion(self) -> Wire:
         """The whole answer."""
-        message = {"role": "assistant", "content": GAP.join(self._said), "refusal": None}
+        message: Wire = {"role": "assistant", "content": GAP.join(self._said), "refusal": None}
+        if self._calls:
+            message |= {"content": message["content"] or None, "tool_calls": self._calls}
         choice = {"index": 0, "message": message, "finish_reason": self.finish, "logprobs": None}
         return {**self._head("chat.completion"), "choices": [choice], "usage": chat_usage(self._usage)}
 
@@ -89,14 +102,18 @@ class ChatFace:
         return [error_chunk("the worker died; its text is begun again", RESET)] if dropped else []
 
     def _wait(self, moment: Waiting) -> list[Wire]:
-        questions = [about(question) for question in moment.questions]
+        questions = [about(question) for question in moment.for_people]
         prompts = "\n".join(question["prompt"] for question in questions)
         chunks = [self._chunk({"content": self._grow(prompts)})] if prompts else []
         self._said += [prompts] if prompts else []
         self._own |= {
             "status": "waiting", "suspensions": [{name: each[name] for name in _FACTS} for each in questions],
         }  # fmt: skip
-        return chunks + self._finish("stop", moment.usage)
+        for question in moment.for_caller:
+            function = {"name": question.tool, "arguments": json.dumps(question.arguments, ensure_ascii=False)}
+            self._calls.append({"id": question.call_id, "type": "function", "function": function})
+            chunks.append(self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **self._calls[-1]}]}))
+        return chunks + self._finish("tool_calls" if self._calls else "stop", moment.usage)
 
     def _end(self, moment: TurnEnded) -> list[Wire]:
         self._own |= ended(moment)

@@ -125,7 +125,8 @@ class ResponseFace:
         if self.since and begins_again(moment, self.since):
             self._begin_anew()
             began = [self._event("response.in_progress", SequencePlace(0, 0, 2), response=self.response())]
-        events = [] if _is_about_child(moment) else list(self._events(moment))
+        is_about_child = isinstance(moment, QuestionAsked) and moment.is_of_child  # the call is at work
+        events = [] if is_about_child else list(self._events(moment))
         return [] if self.since else began + events
 
     def response(self) -> Wire:
@@ -153,7 +154,7 @@ class ResponseFace:
         self._text, self._open, self._hidden, self._shown = None, {}, (), set()
 
     def _events(self, moment: TurnMoment) -> Iterator[Wire]:
-        if self._hidden and not _is_of_gate(moment):
+        if self._hidden and not _comes_before_the_call(moment):
             yield from self._begin_calls()
         match moment:
             case Queued():
@@ -261,7 +262,7 @@ class ResponseFace:
             yield from self._leave(call_id, place)
             if question is not None:
                 yield from self._ask(question, place.plus(ITEM))
-        elif call_id in self._calls:
+        elif call_id in self._calls and not (question is not None and question.is_for_caller):
             if call_id not in self._open:
                 yield from self._begin_call(call_id, place)
             status, index = ("completed" if result.ok else "failed"), self._open[call_id]
@@ -277,6 +278,9 @@ class ResponseFace:
 
     def _ask(self, question: QuestionAsked, place: SequencePlace) -> Iterator[Wire]:
         self._shown.add(question.id)
+        if question.is_for_caller:
+            yield from self._hand_over(question, place)
+            return
         item = {
             "id": question.id, "type": "mcp_approval_request", "server_label": self.agent, "name": question.tool,
             "arguments": _json(question.arguments), "chordage": about(question),
@@ -284,6 +288,21 @@ class ResponseFace:
         index, self._index = self._index, self._index + 1
         yield self._item("added", place, item, index)
         yield self._done(place.plus(1), item, index)
+
+    def _hand_over(self, question: QuestionAsked, place: SequencePlace) -> Iterator[Wire]:
+        """A call that the caller carries out. Its output comes as an input of another request."""
+        arguments, index = _json(question.arguments), self._index
+        item = {
+            "id": f"fc_{question.id}", "type": "function_call", "call_id": question.call_id, "name": question.tool,
+            "arguments": arguments, "status": "completed",
+        }  # fmt: skip
+        at: Wire = {"item_id": item["id"], "output_index": index}
+        kind = "response.function_call_arguments"
+        self._index += 1
+        yield self._item("added", place, item | {"arguments": "", "status": "in_progress"}, index)
+        yield self._event(f"{kind}.delta", place.plus(1), **at, delta=arguments)
+        yield self._event(f"{kind}.done", place.plus(2), **at, name=question.tool, arguments=arguments)
+        yield self._done(place.plus(3), item, index)
 
     # The end of the stream.
 
@@ -368,13 +387,8 @@ def begins_again(moment: TurnMoment, since: frozenset[str]) -> bool:
     return False
 
 
-def _is_of_gate(moment: TurnMoment) -> bool:
-    return isinstance(moment, QuestionAsked) and moment.why == Why.GATE
-
-
-def _is_about_child(moment: TurnMoment) -> bool:
-    """A call that waits for a sub-agent is at work: no person is asked."""
-    return isinstance(moment, QuestionAsked) and moment.why == Why.CHILD
+def _comes_before_the_call(moment: TurnMoment) -> bool:
+    return isinstance(moment, QuestionAsked) and (moment.why == Why.GATE or moment.is_for_caller)
 
 
 def about(question: QuestionAsked) -> Wire:

@@ -17,9 +17,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
+import structlog
+
+from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import InvalidDecision
+
+log = structlog.get_logger()
 
 STEPS = 50_000  # of one check of a foreign schema, of about 20 microseconds each: about a second in all
 MOST_NESTED = 120  # keywords in each other; each is a few Python calls, of which a thousand may be nested
@@ -28,6 +34,9 @@ COPIES_PER_STEP = 2000  # how many of them are tried on a character in the time 
 PARTS_PER_STEP = 20  # of a list in the schema, such as an enumeration
 TEXT_PER_STEP = 5000  # characters of an error message, which quotes the value
 UNKNOWN_COPIES = 10**9
+COMPLAINTS = 20  # of a list of a thousand wrong items the model reads about twenty
+MOST_COUNTED = 1000  # complaints about arguments
+COMPLAINT_LENGTH = 300
 
 _UNCHECKED = ("unevaluatedItems", "unevaluatedProperties")  # the library walks the schema for them without our count
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
@@ -96,6 +105,45 @@ def complaint_about(value: Any, schema: dict[str, Any]) -> str | None:
         return None
     where = ".".join(str(part) for part in worst.absolute_path)
     return f"{where}: {worst.message}" if where else str(worst.message)
+
+
+def fault_of_tool(schema: dict[str, Any]) -> str | None:
+    """Why a foreign tool cannot be offered. One schema that a provider refuses would cost every call of the model, with
+    all other tools.
+    """
+    if (why := bounds.fault_of_value(schema, most_bytes=bounds.SCHEMA_BYTES)) is not None:
+        return f"its schema {why}"
+    if schema.get("type", "object") != "object":
+        return f"its arguments are no object but {schema['type']!r}"
+    try:
+        check_schema(schema, validator(schema, foreign=True))
+    except BadSchema as error:
+        return f"its schema is none: {error}"
+    return None
+
+
+def complaints(arguments: dict[str, Any], schema: dict[str, Any], tool: str) -> list[str]:
+    """What is wrong with the arguments of a foreign tool, a line each. Empty also where that takes too long to check:
+    who carries the call out checks it.
+    """
+    from referencing.exceptions import Unresolvable
+
+    try:
+        errors = validator(schema, foreign=True).iter_errors(arguments)
+        lines = [_complaint(error) for error in islice(errors, MOST_COUNTED)]
+    except Unresolvable:
+        return []
+    except (TooCostly, RecursionError):
+        log.warning("arguments are not checked: it would take too long", tool=tool)
+        return []
+    more = [f"- and {len(lines) - COMPLAINTS} more"] if len(lines) > COMPLAINTS else []
+    return lines[:COMPLAINTS] + more
+
+
+def _complaint(error: Any) -> str:
+    where = ".".join(str(part) for part in error.absolute_path)
+    text = error.message if len(error.message) <= COMPLAINT_LENGTH else f"{error.message[:COMPLAINT_LENGTH]}..."
+    return f"- {where}: {text}" if where else f"- {text}"
 
 
 def patterns_in(schema: Any) -> Iterator[tuple[str, str]]:

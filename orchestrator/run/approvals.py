@@ -23,13 +23,14 @@ from chordage.orchestrator.core.approvals import (
     settled_by,
 )
 from chordage.orchestrator.core.audit import Actor, Audited
+from chordage.orchestrator.core.client_tools import is_with_caller
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision, LostRace, NotFound, UserError
 from chordage.orchestrator.core.intents import Intent, lone_call
 from chordage.orchestrator.core.records import Call, Phase, Run
 from chordage.orchestrator.core.rounds import due, must_wait
 from chordage.orchestrator.core.status import CallStatus, RunStatus
 from chordage.orchestrator.gateways.schemas import complaint_about
-from chordage.orchestrator.run import checkpoints, endings, rounds, subagents, waiting
+from chordage.orchestrator.run import checkpoints, client_tools, endings, rounds, subagents, waiting
 from chordage.orchestrator.run.model_request import invalid_arguments
 from chordage.orchestrator.run.unit import LiveEvent, Unit, insist
 from chordage.orchestrator.runtime import Runtime
@@ -98,6 +99,9 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
     if asked.why is Why.CHILD:
         problem = f"suspension {asked.id} is answered by its sub-agent alone; deny it and the sub-agent is cancelled"
         raise InvalidDecision(problem, field="action")
+    if request.edited_args is not None and asked.why is Why.CLIENT:
+        problem = f"the caller carries {asked.tool!r} out: answer with payload, its result, and leave edited_args out"
+        raise InvalidDecision(problem, field="edited_args")
     if request.edited_args is not None:
         wrong = invalid_arguments(rt, rt.agents.get(asked.agent), asked.tool, request.edited_args)
         if wrong:
@@ -249,6 +253,7 @@ def _is_free(unit: Unit, seen: Run, agent: AgentSpec) -> bool:
     has_kept_an_end = run.kept is not None
     if run.phase is not Phase.INFERENCE and (
         must_wait(settled, open_calls, agent.mixed_round, has_kept_an_end=has_kept_an_end)
+        or any(is_with_caller(call) for call in open_calls)  # a caller carries out its calls when the run waits
         or subagents.are_unanswered(unit.tx, run)
     ):
         rows = checkpoints.of_round(unit, run, settled)
@@ -306,7 +311,9 @@ def _apply(
     used = [answered[call.id] for call in calls_due if call.id in answered]
     approvals.settle(unit.tx, [asked.id for asked, _ in used])
     approvals.mark_applied(unit.tx, [decision.id for _, decision in used], unit.now)
-    return subagents.start_among(unit, run, agent, sent, step=step) if agent.agents else sent
+    if agent.agents:
+        sent = subagents.start_among(unit, run, agent, sent, step=step)
+    return client_tools.ask_among(unit, run, sent)
 
 
 def _resumes(unit: Unit, call: Call, asked: Suspension, decision: Decision, *, step: int) -> bool:

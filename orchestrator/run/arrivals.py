@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from chordage.orchestrator.core import arrivals as rules
+from chordage.orchestrator.core import client_tools as brought
 from chordage.orchestrator.core import limits
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.approvals import Suspension
@@ -31,7 +32,7 @@ from chordage.orchestrator.core.reasons import INTERRUPTED, ROLLED_BACK, SUPERSE
 from chordage.orchestrator.core.records import Subject
 from chordage.orchestrator.core.status import Disposition
 from chordage.orchestrator.core.stepping import Control, StepTerms
-from chordage.orchestrator.run import approvals, endings, starting, subagents
+from chordage.orchestrator.run import approvals, client_tools, endings, starting, subagents
 from chordage.orchestrator.run.unit import TurnDropped, Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import (
@@ -82,6 +83,8 @@ def check_request(rt: Runtime, request: TurnRequest, now: datetime) -> AgentSpec
     if request.strategy not in {None, agent.strategy, *STRATEGIES} and request.strategy not in (known := names()):
         problem = f"strategy {request.strategy!r} is not known; use one of: {', '.join(known)}"
         raise InvalidMessage(problem, field="strategy")
+    if request.client_tools:
+        client_tools.check_for(rt, agent, request.strategy or agent.strategy, request.client_tools)
     return agent
 
 
@@ -212,6 +215,7 @@ def _fields(
         "timeout_ms": limits.in_ms(request.limits.timeout),
         "fork_of": request.fork.run_id if request.fork else None,
         "traceparent": request.traceparent,
+        "client_tools": brought.stored(request.client_tools) if request.client_tools else None,
         "reply_target": request.reply_target,
         "not_before": request.not_before,
         "due_at": place.due_at(max(request.not_before or now, now), now),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.client_tools import ClientTool
 from chordage.orchestrator.core.model import Reply
 from chordage.orchestrator.core.moves import Move
 from chordage.orchestrator.core.output import Verdict
@@ -32,6 +33,7 @@ class ModelRequest:
     claim: RunClaim
     agent: AgentSpec
     specs: dict[str, ToolSpec]  # offered
+    client_tools: Mapping[str, ClientTool] = field(default_factory=dict)  # those of them that the caller carries out
     withheld: frozenset[str] = frozenset()  # tools of the agent that plugins keep from the model
     known: Sequence[Answer]  # results of the thread
     past: History | None = None  # its history; None: it is read again when it is needed next

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode
+from chordage.orchestrator.core.client_tools import WITH_CALLER
 from chordage.orchestrator.core.intents import CallHere, CallTools, advance
 from chordage.orchestrator.core.model import Reply, StopReason, ToolAsk
 from chordage.orchestrator.core.moves import RunTools
@@ -22,7 +23,7 @@ from chordage.orchestrator.core.rounds import generations, spread
 from chordage.orchestrator.core.status import SETTLED_CALL, CallStatus
 from chordage.orchestrator.core.transcript import NOT_RUN
 from chordage.orchestrator.core.verdicts import Block, SupplyResult, SuspendCall
-from chordage.orchestrator.run import forking, placing, plugins, subagents, waiting
+from chordage.orchestrator.run import client_tools, forking, placing, plugins, subagents, waiting
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, invalid_arguments
 from chordage.orchestrator.run.placing import UnderWay
 from chordage.orchestrator.run.plugins import PluginSession
@@ -68,6 +69,8 @@ def check_some(
         sessions += [session] if session is not None and session.notes else []
     if request.agent.agents:
         asked = subagents.suspend_for_children(rt, request.run, request.agent, asked)
+    if request.client_tools:
+        asked = client_tools.one_by_one(request.agent, asked)
     return asked, sessions
 
 
@@ -129,10 +132,14 @@ def _checked(rt: Runtime, request: ModelRequest, session: PluginSession | None, 
             settled = replace(call, status=CallStatus.SUCCEEDED, content=content)
         case _:
             refusal = _refusal(rt, request, ask, call.arguments)
+            brought = request.client_tools.get(call.tool)
             if refusal is None and isinstance(verdict, SuspendCall):
-                return replace(call, status=CallStatus.SUSPENDED, question=verdict.question, suspension_id=rt.new_id())
+                return replace(
+                    call, status=CallStatus.SUSPENDED, question=verdict.question, suspension_id=rt.new_id(),
+                    placed=None if brought is None else WITH_CALLER,
+                )  # fmt: skip
             if refusal is None:
-                return call
+                return call if brought is None else client_tools.suspended(call, brought, rt.new_id())
             settled = _refused(call, *refusal)
     if session is None:
         return settled
@@ -148,7 +155,11 @@ def _refusal(rt: Runtime, request: ModelRequest, ask: ToolAsk, arguments: dict[s
         return "unknown_tool", f"There is no tool {ask.name!r}. Tools you may use: {offered}."
     if ask.arguments is None:
         return "invalid_arguments", f"The arguments are not a JSON object: {ask.raw[:200]}"
-    wrong = invalid_arguments(rt, request.agent, ask.name, arguments)
+    brought = request.client_tools.get(ask.name)
+    if brought is None:
+        wrong = invalid_arguments(rt, request.agent, ask.name, arguments)
+    else:
+        wrong = client_tools.invalid(brought, arguments)
     return ("invalid_arguments", wrong) if wrong else None
 
 
@@ -200,7 +211,9 @@ def _in_line(agent: AgentSpec, asked: list[NewCall]) -> list[NewCall]:
     if agent.tool_mode is not ToolMode.SEQUENTIAL:
         return asked
     waits = (
-        place for place, call in enumerate(asked) if call.question is not None or subagents.is_new_ask(agent, call)
+        place
+        for place, call in enumerate(asked)
+        if call.question is not None or call.placed == WITH_CALLER or subagents.is_new_ask(agent, call)
     )
     first = next(waits, len(asked))
     return [replace(call, parked=place >= first and call.status is CallStatus.NEW) for place, call in enumerate(asked)]

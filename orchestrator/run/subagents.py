@@ -16,6 +16,7 @@ from dataclasses import replace
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, SubAgent, ToolMode
 from chordage.orchestrator.core.approvals import Action, Decision, Suspension, Why, settled_by
+from chordage.orchestrator.core.client_tools import is_with_caller
 from chordage.orchestrator.core.errors import InvalidMessage, UserError
 from chordage.orchestrator.core.intents import CancelTurn, Dispatch, Hint
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, check
@@ -132,10 +133,11 @@ def _strategy(rt: Runtime, name: str) -> str:
 
 def in_sequence(agent: AgentSpec, due: Sequence[Call], answered: Answered) -> list[Call]:
     """Which of the calls that may continue do so now."""
-    if agent.tool_mode is not ToolMode.SEQUENTIAL or not agent.agents:
+    if agent.tool_mode is not ToolMode.SEQUENTIAL:
         return list(due)
     carried_out = {call.id for call in due if call.id not in answered or settled_by(*answered[call.id]) is None}
-    starts = {call.id for call in due if call.id in carried_out and subagents.of_tool(agent, call.tool)}
+    is_elsewhere = {call.id for call in due if is_with_caller(call) or subagents.of_tool(agent, call.tool)}
+    starts = carried_out & is_elsewhere
     return subagents.in_turn(due, starts, carried_out)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from chordage.orchestrator.core import forking, message
 from chordage.orchestrator.core.audit import Actor, Audited
+from chordage.orchestrator.core.client_tools import from_stored
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, NotFound
 from chordage.orchestrator.core.forking import ForkTerms
 from chordage.orchestrator.core.intents import Intent
@@ -155,7 +156,8 @@ def fork_request(
             text=turn.text if edits.text is None else edits.text, meta=turn.meta,
         ),
         agent=run.agent, strategy=run.strategy, group=turn.group, tenant=turn.tenant, source=source, space=space,
-        limits=TurnLimits(max_rounds=turn.max_rounds, timeout=turn.timeout), fork=terms,
+        limits=TurnLimits(max_rounds=turn.max_rounds, timeout=turn.timeout),
+        client_tools=from_stored(turn.client_tools), fork=terms,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from chordage.orchestrator.core import transcript
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.errors import Aborted, HandedOver, ModelFailed, OutOfTime, UserError
 from chordage.orchestrator.core.intents import CallModel, Intent
@@ -36,6 +37,7 @@ from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.run import (
+    client_tools,
     compaction,
     endings,
     forking,
@@ -195,7 +197,7 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | Non
     if past is None or not (past.is_read or _is_never_cut(agent, past)):
         past = _read_history(rt, run, plans=plans)
     entries, known = past.entries, past.calls
-    said = build(entries, known)
+    said, brings = build(entries, known), transcript.client_tools(run.id, entries)
     terms = stepping.terms(rt, run, said) if run.control is Control.STEP else None
     agent = agent if terms is None else terms.tune(agent)
     agent = agent if run.fork_of is None else forking.tune(rt, run, agent)
@@ -204,7 +206,11 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | Non
         planned = planned.offering(name for name in planned.offered if terms.offers(name))
     # As of the start: a time limit that is reached meanwhile gives up the call, and does not change the request.
     move = transitions.choose_move(run, agent, None, run.started_at, plans=planned)
-    specs = {} if move == Infer(offer_tools=False) else offered_tools(rt, agent, known)
+    offers_none = move == Infer(offer_tools=False)
+    specs = {} if offers_none else offered_tools(rt, agent, known)
+    brought = client_tools.offered(specs, brings) if brings else {}
+    if not offers_none:
+        specs |= {name: tool.spec for name, tool in brought.items()}
     if terms is not None:
         specs = {name: spec for name, spec in specs.items() if terms.offers(name)}
     session = _start_plugins(rt, claim, agent, past, said, terms)
@@ -218,7 +224,8 @@ def _prepare(rt: Runtime, claim: RunClaim, agent: AgentSpec, past: History | Non
         planned = planned.offering(offered)
     request = ModelRequest(
         claim=claim, agent=replace(agent, model=changes.model) if changes.model else agent, specs=offered, known=known,
-        past=past, session=session, terms=terms, withheld=_withheld(rt, agent, specs, offered, move, terms),
+        past=past, session=session, terms=terms, client_tools=brought,
+        withheld=_withheld(rt, agent, specs, offered, move, terms) | (brought.keys() - offered.keys()),
         planning=planned, asks_planner=isinstance(move, Plan),
         form=None if isinstance(move, Plan) else rt.outputs(agent), recalls=_is_summarised(run, entries),
     )  # fmt: skip

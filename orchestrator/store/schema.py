@@ -202,6 +202,7 @@ turns = Table(
     Column("timeout_ms", BigInteger),
     Column("fork_of", Id),  # the run that its own run is a fork of
     Column("traceparent", String(55)),  # of its caller, by W3C's rules
+    Column("client_tools", Json),  # that its caller carries out: core/client_tools.py
     Column("reply_target", Json),
     Column("not_before", UtcTime),
     Column("due_at", UtcTime, nullable=False),

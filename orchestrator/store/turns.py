@@ -73,7 +73,7 @@ COLUMNS = [
     for name in (
         "id", "thread_id", "arrival", "agent", "grp", "tenant", "status", "disposition", "run_id", "origin", "channel",
         "sender", "text", "meta", "strategy", "control", "deadline", "queued_at", "started_at", "done_at",
-        "max_rounds", "timeout_ms", "fork_of",
+        "max_rounds", "timeout_ms", "fork_of", "client_tools",
         *KIN_COLUMNS,
     )
 ]  # fmt: skip

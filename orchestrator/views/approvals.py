@@ -11,6 +11,7 @@ from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import Action, OnExpiry, ResumeMode, SuspensionStatus, Why
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.records import Call
+from chordage.orchestrator.core.text import clean_text
 from chordage.orchestrator.store import approvals, calls, runs
 from chordage.orchestrator.store.approvals import SuspensionRow
 from chordage.orchestrator.store.database import Store, Tx
@@ -183,6 +184,13 @@ def agents_asking(store: Store, targets: Iterable[str], *, space: str | None) ->
             if run is not None and message.holds(space, run.home_thread):
                 agents.add(run.kin.path.partition("/")[0] if run.kin else run.agent)
     return agents
+
+
+def are_for_callers(store: Store, targets: Iterable[str]) -> bool:
+    """Whether all of these questions, or calls, wait for the result of a tool that their caller carries out."""
+    with store.read() as tx:
+        asked = [approvals.find(tx, target) if clean_text(target) == target else None for target in targets]
+    return all(one is not None and one.why is Why.CLIENT for one in asked)
 
 
 def about_calls(tx: Tx, of_calls: Iterable[Call]) -> dict[str, QuestionView]:

@@ -17,6 +17,7 @@ class QuestionPlace:
     """A question, open or not, and the conversation that it belongs to."""
 
     id: str
+    call_id: str
     why: Why
     schema: dict[str, Any] | None
     is_open: bool
@@ -30,19 +31,21 @@ def turn_by_key(store: Store, *, agent: str, source: str, key: str) -> str | Non
         return turns.by_dedupe_key(tx, agent, source, key)
 
 
-def question_places(store: Store, suspension_ids: Iterable[str], *, space: str | None) -> dict[str, QuestionPlace]:
-    """By the ids of the questions. Those that do not exist, or lie outside the space, are left out."""
+def question_places(store: Store, targets: Iterable[str], *, space: str | None) -> dict[str, QuestionPlace]:
+    """By what was asked for: the ids of questions, or those of calls for the newest question about each. Those that do
+    not exist, or lie outside the space, are left out.
+    """
     places: dict[str, QuestionPlace] = {}
     with store.read() as tx:
-        for suspension_id in suspension_ids:
-            asked = approvals.load(tx, suspension_id)
+        for target in targets:
+            asked = approvals.find(tx, target)
             run = runs.load(tx, asked.run_id) if asked else None
             if asked is None or run is None or not message.holds(space, run.home_thread):
                 continue
             root = runs.load(tx, run.kin.root_run) if run.kin else run
             if root is not None:
-                places[asked.id] = QuestionPlace(
-                    id=asked.id, why=asked.why, schema=asked.schema, is_open=asked.status is SuspensionStatus.OPEN,
-                    turn_id=root.turn_id, thread_id=root.thread_id,
+                places[target] = QuestionPlace(
+                    id=asked.id, call_id=asked.call_id, why=asked.why, schema=asked.schema,
+                    is_open=asked.status is SuspensionStatus.OPEN, turn_id=root.turn_id, thread_id=root.thread_id,
                 )  # fmt: skip
     return places

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from chordage.orchestrator.core import message
+from chordage.orchestrator.core.client_tools import from_stored
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.limits import TurnLimits
@@ -44,6 +45,7 @@ def retry_request(tx: Tx, turn_id: str, *, source: str, space: str | None) -> Tu
         agent=row["agent"], strategy=row["strategy"], control=Control(row["control"]),
         step=None if terms is None else _terms(terms),
         group=Group(row["group"]), tenant=row["tenant"], source=source, space=row["space"],
+        client_tools=from_stored(row["client_tools"]),
         dedupe_key=f"retry:{turn_id}", coalesce_key=row["coalesce_key"], reply_target=row["reply_target"],
         limits=TurnLimits(
             max_rounds=row["max_rounds"],

@@ -1,6 +1,7 @@
 // The transport and the reducer of the AI SDK, unchanged, have conversations; the messages they end with are printed.
 // Argument: the folder of node_modules. Input: {url, client, chats: [{id, steps: [...]}]}.
-// A step: {text} sends a message; {approve: true or false} answers all approvals; {back: true} reconnects.
+// A step: {text} sends a message; {approve: true or false} answers all approvals; {result: value} answers the open calls
+// of the tools that the chat brings, also beside an answer; {back: true} reconnects.
 
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -9,16 +10,26 @@ import { pathToFileURL } from 'node:url';
 
 const require = createRequire(pathToFileURL(join(process.argv[2], 'x.js')));
 const task = JSON.parse(readFileSync(0, 'utf8'));
-const { DefaultChatTransport, readUIMessageStream, lastAssistantMessageIsCompleteWithApprovalResponses } =
-  await import(pathToFileURL(require.resolve(task.client)).href);
+const {
+  DefaultChatTransport,
+  readUIMessageStream,
+  lastAssistantMessageIsCompleteWithApprovalResponses,
+  lastAssistantMessageIsCompleteWithToolCalls,
+} = await import(pathToFileURL(require.resolve(task.client)).href);
 let ids = 0;
 
-function answer(message, step) {
-  const parts = message.parts.map((part) =>
-    part.state === 'approval-requested'
-      ? { ...part, state: 'approval-responded', approval: { ...part.approval, approved: step.approve, reason: step.reason } }
-      : part,
-  );
+function answer(message, chat, step) {
+  const names = new Set((chat.tools ?? []).map(({ name }) => name));
+  const parts = message.parts.map((part) => {
+    if (part.state === 'approval-requested' && step.approve !== undefined) {
+      const approval = { ...part.approval, approved: step.approve, reason: step.reason };
+      return { ...part, state: 'approval-responded', approval };
+    }
+    if (part.state === 'input-available' && names.has(part.toolName) && step.result !== undefined) {
+      return { ...part, state: 'output-available', output: step.result };
+    }
+    return part;
+  });
   return { ...message, parts };
 }
 
@@ -28,9 +39,11 @@ async function run(transport, chat, messages, step) {
   if (step.text !== undefined) {
     messages.push({ id: step.id ?? `${chat.id}-u${++ids}`, role: 'user', parts: [{ type: 'text', text: step.text }] });
     last = undefined;
-  } else if (step.approve !== undefined) {
-    messages[messages.length - 1] = last = answer(last, step);
-    seen.wouldSend = lastAssistantMessageIsCompleteWithApprovalResponses({ messages });
+  } else if (step.approve !== undefined || step.result !== undefined) {
+    messages[messages.length - 1] = last = answer(last, chat, step);
+    seen.wouldSend =
+      lastAssistantMessageIsCompleteWithApprovalResponses({ messages }) ||
+      lastAssistantMessageIsCompleteWithToolCalls({ messages });
   }
   const request = { chatId: chat.id, messages, trigger: step.trigger ?? 'submit-message', messageId: undefined };
   try {
@@ -58,7 +71,11 @@ async function run(transport, chat, messages, step) {
 
 const chats = [];
 for (const chat of task.chats) {
-  const transport = new DefaultChatTransport({ api: task.url, headers: task.headers });
+  const transport = new DefaultChatTransport({
+    api: task.url,
+    headers: task.headers,
+    body: chat.tools && { tools: chat.tools },
+  });
   const messages = chat.messages ?? [];
   const runs = [];
   for (const step of chat.steps) runs.push(await run(transport, chat, messages, step));

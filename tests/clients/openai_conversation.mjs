@@ -10,6 +10,12 @@ const require = createRequire(pathToFileURL(join(modules, 'x.js')));
 const { default: OpenAI } = await import(pathToFileURL(require.resolve('openai')).href);
 const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
 
+const pick = {
+  name: 'pick',
+  description: 'Have the person pick one.',
+  parameters: { type: 'object', properties: { of: { type: 'array', items: { type: 'string' } } } },
+};
+
 const parts = {
   async conversation() {
     const first = client.responses.stream({ model: 'ada', input: 'Add, and pay bob.' });
@@ -50,6 +56,33 @@ const parts = {
     const names = [];
     for await (const model of client.models.list()) names.push(model.id);
     return { names };
+  },
+
+  async functions_chat() {
+    const tools = [{ type: 'function', function: pick }];
+    const messages = [{ role: 'user', content: 'choose' }];
+    const asking = client.chat.completions.stream({ model: 'ada', messages, tools });
+    const asked = (await asking.finalChatCompletion()).choices[0];
+    messages.push(asked.message);
+    for (const call of asked.message.tool_calls) {
+      messages.push({ role: 'tool', tool_call_id: call.id, content: 'red' });
+    }
+    const answering = client.chat.completions.stream({ model: 'ada', messages, tools });
+    const answered = (await answering.finalChatCompletion()).choices[0];
+    const calls = asked.message.tool_calls.map((call) => [call.function.name, call.function.arguments]);
+    return { reason: asked.finish_reason, calls, text: answered.message.content };
+  },
+
+  async functions() {
+    const tools = [{ type: 'function', ...pick, strict: false }];
+    const asked = await client.responses.stream({ model: 'ada', input: 'choose', tools }).finalResponse();
+    const outputs = asked.output
+      .filter((item) => item.type === 'function_call')
+      .map((item) => ({ type: 'function_call_output', call_id: item.call_id, output: 'red' }));
+    const answered = await client.responses
+      .stream({ model: 'ada', previous_response_id: asked.id, input: outputs, tools })
+      .finalResponse();
+    return { asked: shape(asked), answered: shape(answered), text: answered.output_text };
   },
 
   async unknown() {

@@ -97,6 +97,36 @@ def test_conversation_with_parallel_calls_and_an_approval(chat, rt):
     assert len([event for event in second["events"] if event["type"] == "TOOL_CALL_START"]) == 0
 
 
+PICK = {
+    "name": "pick",
+    "description": "Have the person pick one.",
+    "parameters": {"type": "object", "properties": {"of": {"type": "array"}}, "required": ["of"]},
+}
+
+
+def test_frontend_tool(chat, rt):
+    result = chat({"text": "choose"}, {"result": "red"}, {"text": "thanks"}, tools=[PICK])
+
+    first, second, _ = result["runs"]
+    pending = [call["id"] for one in result["messages"] for call in one.get("toolCalls", ())][1:]
+    assert [run.get("error") for run in result["runs"]] == [None, None, None]
+    assert [run["outcome"] for run in result["runs"]] == ["success"] * 3
+    finished = first["events"][-1]["outcome"]
+    assert finished == ({"type": "success"} if chat.is_old else {"type": "success", "pendingToolCallIds": pending})
+    assert [event for event in second["events"] if event["type"] in {"TOOL_CALL_START", "TOOL_CALL_RESULT"}] == []
+    assert in_any_order(spoken(result)) == in_any_order(on_record(rt))
+    assert [one["text"] for one in spoken(result) if one["role"] == "assistant"][1].startswith("So it is: 3")
+
+
+def test_frontend_tool_beside_an_approval(chat, rt):
+    result = chat({"text": "everything"}, {"answer": {"approved": True}, "result": "red"}, tools=[PICK])
+
+    assert [run.get("error") for run in result["runs"]] == [None, None]
+    assert [run["outcome"] for run in result["runs"]] == ["interrupt", "success"]
+    assert len(result["runs"][0]["interrupts"]) == 1
+    assert in_any_order(spoken(result)) == in_any_order(on_record(rt))
+
+
 def test_call_that_is_cancelled_is_denied(chat, rt):
     result = chat({"text": "write to bob"}, {"cancel": True})
 

@@ -77,6 +77,48 @@ def test_conversation_with_parallel_calls_and_an_approval(chat, rt):
     assert texts(last) == ["You said: thanks"]
 
 
+PICK = {"name": "pick", "parameters": {"type": "object", "properties": {"of": {"type": "array"}}}}
+
+
+def test_client_tool(chat):
+    result = chat({"text": "choose"}, {"result": {"colour": "red"}}, {"text": "thanks"}, tools=[PICK])
+
+    assert [run.get("error") for run in result["runs"]] == [None, None, None]
+    assert result["runs"][1]["wouldSend"], "the client sends the results by itself"
+    assert [message["role"] for message in result["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert tools(result["messages"][1]) == [
+        ("add", "output-available", "3"),
+        ("pick", "output-available", {"colour": "red"}),
+    ]
+    assert texts(result["messages"][1])[-1].startswith("So it is: 3")
+    assert texts(result["messages"][1])[-1].endswith('{"colour": "red"}')
+    kinds = [chunk["type"] for chunk in result["runs"][0]["chunks"] if chunk["type"].startswith("tool-input")]
+    assert kinds == ["tool-input-start", "tool-input-delta", "tool-input-available"] * 2
+
+
+def test_client_tool_beside_an_approval(chat):
+    result = chat({"text": "everything"}, {"approve": True, "result": "red"}, tools=[PICK])
+
+    assert [run.get("error") for run in result["runs"]] == [None, None]
+    assert sorted(tools(result["messages"][1])) == [
+        ("add", "output-available", "3"),
+        ("pick", "output-available", "red"),
+        ("send", "output-available", "sent to bob: True"),
+    ]
+    assert texts(result["messages"][1])[-1].startswith("All in all: 3")
+
+
+def test_approval_says_what_would_run(chat):
+    (run,) = chat({"text": "write to bob"})["runs"]
+    (request,) = [chunk for chunk in run["chunks"] if chunk["type"] == "tool-approval-request"]
+
+    if chat.version == 6:
+        assert set(request) == {"type", "approvalId", "toolCallId"}
+    else:
+        descriptor = request["approvalDescriptor"]
+        assert (descriptor["tool"], descriptor["arguments"], descriptor["onExpiry"]) == ("send", {"to": "bob"}, "deny")
+
+
 def test_denied_call(chat):
     result = chat({"text": "write to bob"}, {"approve": False, "reason": "not now"})
     (denied,) = [part for part in result["messages"][1]["parts"] if part.get("toolName") == "send"]

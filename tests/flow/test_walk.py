@@ -24,6 +24,7 @@ ENGINE = ROOT / "orchestrator"
 # What a turn enters only if it uses it: the module, relative to orchestrator/, or a folder.
 FEATURES = (
     "run/approvals.py",
+    "run/client_tools.py",
     "run/compaction.py",
     "run/forking.py",
     "run/limits.py",
@@ -36,6 +37,7 @@ FEATURES = (
     "core/approvals.py",
     "core/compaction.py",
     "core/client_messages.py",
+    "core/client_tools.py",
     "core/forking.py",
     "core/output.py",
     "core/planning",

@@ -69,6 +69,20 @@ SCRIPT = """\
   text: "It came to this: {results}"
 - when: write
   text: "Now it is: {results}"
+- when: choose
+  text: Which one?
+  tool_calls:
+    - {name: add, arguments: {a: 1, b: 2}}
+    - {name: pick, arguments: {of: [red, blue]}}
+- when: choose
+  text: "So it is: {results}"
+- when: everything
+  tool_calls:
+    - {name: add, arguments: {a: 1, b: 2}}
+    - {name: send, arguments: {to: bob}}
+    - {name: pick, arguments: {of: [red, blue]}}
+- when: everything
+  text: "All in all: {results}"
 - when: fail
   fail: {fault: auth}
 - text: "You said: {user}"
@@ -120,11 +134,12 @@ class RecordedStreams:
             moments = list(self.scripts[turn.text]())
             last = moments.pop()
             return of_turn([one for one in moments if not isinstance(one, Waiting)] + [last], turn_id)
+        due, self.due[:] = list(self.due), []
+        local.carry_out(self.rt, due)  # what the decisions of a message set in motion comes before the message
+        turn = views.turn(self.rt.store, turn_id)
         if turn.status is TurnStatus.QUEUED:
             local.carry_out(self.rt, local.begin(self.rt, turn))
-        due, self.due[:] = list(self.due), []
-        local.carry_out(self.rt, due)
-        turn = views.turn(self.rt.store, turn_id)
+            turn = views.turn(self.rt.store, turn_id)
         remarks = views.history(self.rt.store, turn.thread_id)
         return list(recorded(turn, [one for one in remarks if one.run_id == turn.run_id]))
 

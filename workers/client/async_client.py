@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import anyio
@@ -15,8 +15,10 @@ from chordage.workers.client.calls import HttpCall, TurnId
 from chordage.workers.client.connection import WAIT_SECONDS, RetryClock, ServerAddress, result_of
 from chordage.workers.client.follow import FollowedEvent, Following
 from chordage.workers.client.models import (
+    ForkedThread,
     InboxQuestion,
     ListPage,
+    RunComparison,
     RunInfo,
     StoredDecision,
     SubmittedTurn,
@@ -139,6 +141,22 @@ class AsyncClient:
     def history(self, thread_id: str, *, limit: int | None = None) -> AsyncIterator[ThreadMessage]:
         return self._items(lambda after, size: calls.history(thread_id, after, size), limit)
 
+    async def fork(
+        self,
+        thread_id: str,
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        upto: int | None = None,
+        run: bool = False,
+        edits: Mapping[str, Any] | None = None,
+        effects: Collection[str] = (),
+        name: str | None = None,
+    ) -> ForkedThread:
+        return await self.send(
+            calls.fork(thread_id, run_id=run_id, step=step, upto=upto, run=run, edits=edits, effects=effects, name=name)
+        )
+
     # Runs
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> AsyncIterator[RunInfo]:
@@ -146,6 +164,9 @@ class AsyncClient:
 
     async def run(self, run_id: str) -> RunInfo:
         return await self.send(calls.run(run_id))
+
+    async def compare(self, run_id: str, other: str | None = None) -> RunComparison:
+        return await self.send(calls.compare(run_id, other))
 
     # Stepped turns
 
@@ -170,7 +191,7 @@ class AsyncClient:
     # Requests
 
     async def send(self, call: HttpCall[T]) -> T:
-        attempts = Attempts(self._retries, decides=call.decides)
+        attempts = Attempts(self._retries, decides=call.decides, is_repeatable=call.is_repeatable)
         while True:
             failure: httpx.TransportError | httpx.Response
             try:

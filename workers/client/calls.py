@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from chordage.workers.client.models import (
+    ForkedThread,
     InboxQuestion,
     ListPage,
+    RunComparison,
     RunInfo,
     StoredDecision,
     SubmittedTurn,
@@ -40,6 +42,7 @@ class HttpCall(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     waits: float = 0.0  # seconds that the server may take before it answers
     decides: bool = False
+    is_repeatable: bool = True  # False: after an answer that says that nothing was done, alone
 
 
 def submit(text: str, fields: Mapping[str, Any]) -> HttpCall[SubmittedTurn]:
@@ -113,6 +116,28 @@ def runs(after: str | None, limit: int, filters: Mapping[str, Any]) -> HttpCall[
 
 def run(run_id: str) -> HttpCall[RunInfo]:
     return _get(f"/runs/{quote(run_id, safe='')}", RunInfo.model_validate)
+
+
+def fork(
+    thread_id: str,
+    *,
+    run_id: str | None,
+    step: int | None,
+    upto: int | None,
+    run: bool,
+    edits: Mapping[str, Any] | None,
+    effects: Iterable[str],
+    name: str | None,
+) -> HttpCall[ForkedThread]:
+    """Sent once where it may have arrived: another would be another thread."""
+    fields = _given(run_id=run_id, step=step, upto=upto, run=run or None, edits=edits, thread_id=name)
+    body = fields | ({"effects": sorted(effects)} if effects else {})
+    path = f"/threads/{quote(thread_id, safe='')}/fork"
+    return _post(path, ForkedThread.model_validate, body, is_repeatable=False)
+
+
+def compare(run_id: str, other: str | None) -> HttpCall[RunComparison]:
+    return _get(f"/runs/{quote(run_id, safe='')}/compare", RunComparison.model_validate, _given(**{"with": other}))
 
 
 def history(thread_id: str, after: str | None, limit: int) -> HttpCall[ListPage[ThreadMessage]]:

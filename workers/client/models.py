@@ -145,6 +145,48 @@ class RunInfo(_Received):
     steps: tuple[dict[str, Any], ...] = ()
 
 
+class ForkedThread(_Received):
+    """A new thread with the history of another. `turn_id`: of the run that goes on there, where one was wanted."""
+
+    thread_id: str
+    forked_from: str
+    upto: int = 0  # the last entry that it has
+    entries: int = 0
+    turn_id: str | None = None
+
+
+class ComparedSide(_Received):
+    """A message, a reply or a call of one of the two runs."""
+
+    step: int
+    name: str  # `message`, the model, or the tool
+    text: str | None = None
+    arguments: dict[str, Any] | None = None
+    content: str | None = None
+    state: str = ""
+    code: str | None = None
+    is_recorded: bool = False  # repeated, or answered from the record
+
+
+class ComparedPair(_Received):
+    kind: str  # message, reply or call
+    number: int  # of the reply it belongs to, from 1; 0: the message
+    first: ComparedSide | None = None
+    second: ComparedSide | None = None
+    differs: tuple[str, ...] = ()  # in what; empty where both are the same
+    is_first: bool = False  # nothing above it differs
+
+
+class RunComparison(_Received):
+    """Two runs side by side."""
+
+    rows: tuple[ComparedPair, ...] = ()
+
+    @property
+    def first_difference(self) -> ComparedPair | None:
+        return next((row for row in self.rows if row.is_first), None)
+
+
 class ThreadMessage(_Received):
     """A message or a reply in the history of a thread."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import httpx
@@ -14,8 +14,10 @@ from chordage.workers.client.calls import HttpCall, TurnId
 from chordage.workers.client.connection import WAIT_SECONDS, RetryClock, ServerAddress, result_of
 from chordage.workers.client.follow import FollowedEvent, Following
 from chordage.workers.client.models import (
+    ForkedThread,
     InboxQuestion,
     ListPage,
+    RunComparison,
     RunInfo,
     StoredDecision,
     SubmittedTurn,
@@ -158,6 +160,26 @@ class Client:
         """Messages and replies of a thread, newest first."""
         return self._items(lambda after, size: calls.history(thread_id, after, size), limit)
 
+    def fork(
+        self,
+        thread_id: str,
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        upto: int | None = None,
+        run: bool = False,
+        edits: Mapping[str, Any] | None = None,
+        effects: Collection[str] = (),
+        name: str | None = None,
+    ) -> ForkedThread:
+        """A new thread with the history of this one: all of it, up to the entry `upto`, or to the end of a `step` of
+        a run. With `run` the run goes on from there, as the turn `turn_id`; what it repeats is answered from the
+        record. `edits`: text, arguments, model, instructions. `effects`: tools that run. `name`: of the new thread.
+        """
+        return self.send(
+            calls.fork(thread_id, run_id=run_id, step=step, upto=upto, run=run, edits=edits, effects=effects, name=name)
+        )
+
     # Runs
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> Iterator[RunInfo]:
@@ -166,6 +188,10 @@ class Client:
 
     def run(self, run_id: str) -> RunInfo:
         return self.send(calls.run(run_id))
+
+    def compare(self, run_id: str, other: str | None = None) -> RunComparison:
+        """Two runs side by side; by default a fork and the run that it is a fork of."""
+        return self.send(calls.compare(run_id, other))
 
     # Stepped turns
 
@@ -187,7 +213,7 @@ class Client:
 
     def send(self, call: HttpCall[T]) -> T:
         """Send a request, again if need be. For what has no method here."""
-        attempts = Attempts(self._retries, decides=call.decides)
+        attempts = Attempts(self._retries, decides=call.decides, is_repeatable=call.is_repeatable)
         while True:
             failure: httpx.TransportError | httpx.Response
             try:

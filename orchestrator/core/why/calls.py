@@ -11,6 +11,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.why import reasons
 from chordage.orchestrator.core.why.reasons import (
+    CALLER,
     CLOCK,
     PERSON,
     Finding,
@@ -62,7 +63,7 @@ class OpenSuspension:
 
     @property
     def asks_a_person(self) -> bool:
-        return self.is_open and self.why is not Why.CHILD
+        return self.is_open and self.why not in {Why.CHILD, Why.CLIENT}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +140,14 @@ def _unknown(asked: OpenSuspension, _clock: WaitClock) -> Finding | None:
     return _about(asked, WaitCause.OUTCOME_UNKNOWN, PERSON, text + _expiry(asked), remedy, until=_until(asked))
 
 
+def _client_tool(asked: OpenSuspension, _clock: WaitClock) -> Finding | None:
+    if asked.why is not Why.CLIENT:
+        return None
+    text = f"The caller carries {asked.tool} out and has not sent the result." + _expiry(asked)
+    remedy = Remedy(command=f"chordage approve {asked.id} --payload JSON", http=reasons.DECIDE)
+    return _about(asked, WaitCause.CLIENT_TOOL, CALLER, text, remedy, until=_until(asked))
+
+
 def _decision(asked: OpenSuspension, _clock: WaitClock) -> Finding:
     text = f"A person has to decide about {asked.tool}." + _expiry(asked)
     return _about(asked, WaitCause.DECISION, PERSON, text, _approval(asked), until=_until(asked))
@@ -161,7 +170,7 @@ def _expiry(asked: OpenSuspension) -> str:
     return f" It expires at {at(asked.expires_at)}; {_THEN[asked.on_expiry]}."
 
 
-QUESTION_TESTS = (_decided, _sub_agent, _unknown, _decision)
+QUESTION_TESTS = (_decided, _sub_agent, _unknown, _client_tool, _decision)
 
 
 def of_suspension(asked: OpenSuspension, clock: WaitClock) -> Finding:

@@ -63,6 +63,7 @@ class WaitCause(StrEnum):
     BEHIND_CALL = "behind_call"
     DECISION = "decision"
     OUTCOME_UNKNOWN = "outcome_unknown"
+    CLIENT_TOOL = "client_tool"
     SUB_AGENT = "sub_agent"
     DECIDED = "decided"
     # a delivery
@@ -99,6 +100,7 @@ class OwnerKind(StrEnum):
     BUS = "bus"
     FILE = "file"
     PERSON = "person"
+    CALLER = "caller"
     CONSUMER = "consumer"
     CLOCK = "clock"
 
@@ -194,6 +196,7 @@ def one_line(error: str) -> str:
 
 CLOCK = WaitOwner(kind=OwnerKind.CLOCK)
 PERSON = WaitOwner(kind=OwnerKind.PERSON)
+CALLER = WaitOwner(kind=OwnerKind.CALLER)
 CONSUMER = WaitOwner(kind=OwnerKind.CONSUMER)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from itertools import islice
 from typing import Any
 
 import structlog
@@ -24,13 +23,11 @@ from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways import schemas
 from chordage.orchestrator.gateways.mcp.servers import McpServer, prefix
 from chordage.orchestrator.gateways.schemas import BadSchema, TooCostly
-from chordage.orchestrator.gateways.tools.arguments import COMPLAINTS, Arguments, InvalidArguments
+from chordage.orchestrator.gateways.tools.arguments import Arguments, InvalidArguments
 
 log = structlog.get_logger()
 
 LONGEST_NAME = 64  # that every provider takes
-MOST_COUNTED = 1000  # complaints about arguments
-COMPLAINT_LENGTH = 300
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -96,7 +93,7 @@ def offers_of(server: McpServer, tools: Sequence[ListedTool]) -> Offers:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RoomError(f"{server.place}.tools: the server has no tool {pattern!r}; {_hint(pattern, names)}")
     chosen = [tool for tool in tools if server.wants(tool.name)]
-    unusable = {tool.name: why for tool in chosen if (why := _why_unusable(tool.schema))}
+    unusable = {tool.name: why for tool in chosen if (why := schemas.fault_of_tool(tool.schema))}
     by_name: dict[str, Offer] = {}
     for tool in chosen:
         if tool.name not in unusable:
@@ -121,19 +118,6 @@ def _offer(server: McpServer, tool: ListedTool) -> Offer:
         schema={**tool.schema, "type": "object", "properties": tool.schema.get("properties") or {}},
         effect=dict(server.effects).get(tool.name) or server.effect or tool.annotated_effect,
     )
-
-
-def _why_unusable(schema: dict[str, Any]) -> str | None:
-    """One schema that a provider refuses would cost every call of the model, with all other tools."""
-    if (why := bounds.fault_of_value(schema, most_bytes=bounds.SCHEMA_BYTES)) is not None:
-        return f"its schema {why}"
-    if schema.get("type", "object") != "object":
-        return f"its arguments are no object but {schema['type']!r}"
-    try:
-        schemas.check_schema(schema, schemas.validator(schema, foreign=True))
-    except BadSchema as error:
-        return f"its schema is none: {error}"
-    return None
 
 
 def _unchecked_patterns(offer: Offer) -> Iterator[str]:
@@ -176,29 +160,9 @@ class SchemaArguments(Arguments):
         self._is_known = schema is not None
 
     def fit(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if self._is_known and (complaints := self._complaints_about(arguments)):
+        if self._is_known and (complaints := schemas.complaints(arguments, self.schema, self._tool)):
             raise InvalidArguments("\n".join(complaints))
         return {"arguments": arguments}
-
-    def _complaints_about(self, arguments: dict[str, Any]) -> list[str]:
-        from referencing.exceptions import Unresolvable
-
-        try:
-            errors = schemas.validator(self.schema, foreign=True).iter_errors(arguments)
-            complaints = [_complaint(error) for error in islice(errors, MOST_COUNTED)]
-        except Unresolvable:
-            return []
-        except (TooCostly, RecursionError):
-            log.warning("arguments are not checked: it would take too long; the server does it", tool=self._tool)
-            return []
-        more = [f"- and {len(complaints) - COMPLAINTS} more"] if len(complaints) > COMPLAINTS else []
-        return complaints[:COMPLAINTS] + more
-
-
-def _complaint(error: Any) -> str:
-    where = ".".join(str(part) for part in error.absolute_path)
-    text = error.message if len(error.message) <= COMPLAINT_LENGTH else f"{error.message[:COMPLAINT_LENGTH]}..."
-    return f"- {where}: {text}" if where else f"- {text}"
 
 
 def fault_of_result(content: Any, schema: dict[str, Any], tool: str) -> str | None:

@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails
 
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.gateways.schemas import COMPLAINTS
 from chordage.orchestrator.gateways.tools.signature import MISSING, Parameter
 from chordage.orchestrator.system import user_code
 
@@ -24,7 +25,6 @@ T = TypeVar("T")
 
 # Types that pydantic checks without any code of the user's, by themselves or of one another.
 PLAIN = {str, int, float, bool, None, NoneType, Any, list, dict, tuple, set, Union, UnionType}
-COMPLAINTS = 20  # of a list of a thousand wrong items the model reads about twenty
 SHOWN_LENGTH = 80
 
 

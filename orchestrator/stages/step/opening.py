@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chordage.orchestrator.core import transcript
 from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.approvals import Question, Why, denial
 from chordage.orchestrator.core.records import Answer, Call, Entry, NewCall, Phase, Run
@@ -13,7 +14,7 @@ from chordage.orchestrator.core.settling import NOT_RUN_CAP
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.core.stepping import RequestTerms
 from chordage.orchestrator.core.transcript import NOT_RUN, build
-from chordage.orchestrator.run import checkpoints, plugins, rounds
+from chordage.orchestrator.run import checkpoints, client_tools, plugins, rounds
 from chordage.orchestrator.run.model_request import ModelRequest, ReplyOutcome, offered_tools
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
@@ -66,13 +67,16 @@ def request_at(rt: Runtime, seen: SteppedRows, step: int, agent: AgentSpec, hist
     assert seen.run is not None
     withheld = frozenset(seen.row.withheld)
     terms = RequestTerms(row=seen.row, sent="")
-    tools = offered_tools(rt, agent, history.answers)
+    own = offered_tools(rt, agent, history.answers)
+    brings = transcript.client_tools(seen.run.id, history.entries)
+    brought = client_tools.offered(own, brings) if brings else {}
+    tools = own | {name: tool.spec for name, tool in brought.items()}
     offered = {name: spec for name, spec in tools.items() if terms.offers(name) and name not in withheld}
     said = build(history.entries, history.answers)
     session = plugins.session(rt, seen.run, agent, step, said=said) if rt.has_plugins(agent) else None
     return ModelRequest(
         claim=RunClaim(run=seen.run, step=step, token=None), agent=agent, specs=offered, withheld=withheld,
-        known=history.answers, session=session,
+        known=history.answers, session=session, client_tools=brought,
     )  # fmt: skip
 
 

@@ -339,7 +339,7 @@ def test_capabilities(client):
     assert shown["identity"]["name"] == "ada"
     assert shown["transport"]["streaming"]
     assert shown["transport"]["resumable"]
-    assert shown["tools"] == {"supported": True, "parallelCalls": True, "clientProvided": False}
+    assert shown["tools"] == {"supported": True, "parallelCalls": True, "clientProvided": True}
     assert shown["humanInTheLoop"]["approveWithEdits"]
 
 

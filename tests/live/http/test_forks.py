@@ -341,3 +341,22 @@ def test_a_fork_runs_only_for_who_may_send_such_a_turn(settings, rt, name):
             refused = fork(other, run_id=source["run_id"], step=1, run=True)
 
     assert (copied.status_code, refused.status_code) == (201, 403)
+
+
+def test_a_run_is_compared_with_another_over_http(client, rt, settings):
+    first, second = say(client, rt, "one"), say(client, rt, "please add", "u")
+
+    answer = client.get(f"/runs/{second['run_id']}/compare", params={"with": first["run_id"]})
+    rows = answer.json()["rows"]
+    assert (rows[0]["kind"], rows[0]["is_first"], rows[0]["differs"]) == ("message", True, ["message"])
+    assert [rows[0][side]["text"] for side in ("first", "second")] == ["one", "please add"]
+
+    none = client.get(f"/runs/{second['run_id']}/compare")
+    assert (none.status_code, none.headers["content-type"]) == (404, PROBLEM)
+    assert "with=RUN" in none.json()["detail"]
+    assert client.get(f"/runs/{second['run_id']}/compare", params={"with": "no-such-run"}).status_code == 404
+
+    reader = {"reader": Caller(id="reader", scopes=frozenset({KeyScope.READ}))}
+    with served(mounted(settings, reader)) as server, as_caller(server, "reader") as other:
+        rows = other.get(f"/runs/{second['run_id']}/compare", params={"with": first["run_id"]}).json()["rows"]
+    assert {(row["first"] or {}).get("text") for row in rows} == {None}, "without the scope payloads no text is seen"

@@ -44,12 +44,11 @@ def refused(response: httpx.Response) -> tuple[int, str, str | None]:
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"tools": [{"type": "function", "name": "f"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"store": False}, "store"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "input.0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
     ],
 )
@@ -60,7 +59,7 @@ def test_what_no_agent_has_is_refused_and_not_ignored(client: httpx.Client, more
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "custom", "name": "f"}]}, "tools.0"),
         ({"functions": [{}]}, "functions"),
         ({"n": 2}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format"),

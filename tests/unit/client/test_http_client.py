@@ -355,3 +355,48 @@ def test_a_refusal_without_an_end_is_bounded_as_well(kind, fleet):
 
     with pytest.raises(chordage.AnswerTooLarge):
         Driven(kind, fleet, max_bytes=5000).turn("t1")
+
+
+# Forks
+
+
+FORKED = {"thread_id": "api:new", "forked_from": "api:a", "upto": 7, "entries": 3, "turn_id": "t2"}
+
+
+def test_a_fork_is_asked_for_with_what_was_given_alone(client, fleet):
+    fleet.answers = [answer(FORKED, 201)]
+    forked = client.fork("api:a", run_id="r1", step=2, run=True, edits={"model": "small"}, effects={"send", "add"})
+    client.fork("api:a b")
+
+    assert (forked.thread_id, forked.turn_id, forked.entries) == ("api:new", "t2", 3)
+    paths = [request.url.raw_path for request in fleet.requests]
+    assert paths == [b"/threads/api%3Aa/fork", b"/threads/api%3Aa%20b/fork"]
+    whole = {"run_id": "r1", "step": 2, "run": True, "edits": {"model": "small"}, "effects": ["add", "send"]}
+    assert fleet.bodies == [whole, {}]
+
+
+@pytest.mark.parametrize("failure", [BROKEN, httpx.Response(502), httpx.Response(504)])
+def test_a_fork_that_may_have_been_made_is_not_asked_for_again(client, fleet, failure):
+    fleet.answers = [failure, answer(FORKED, 201)]
+    with pytest.raises(chordage.Unavailable):
+        client.fork("api:a")
+
+    assert len(fleet.requests) == 1
+
+
+def test_a_fork_that_was_refused_for_now_is_asked_for_again(client, fleet):
+    fleet.answers = [httpx.Response(503), answer(FORKED, 201)]
+
+    assert client.fork("api:a").thread_id == "api:new"
+
+
+def test_a_comparison_has_its_first_difference(client, fleet):
+    same = {"kind": "message", "number": 0, "first": {"step": 0, "name": "message", "text": None}, "second": None}
+    other = {**same, "kind": "reply", "number": 1, "differs": ["text", "end"], "is_first": True, "unknown": 1}
+    fleet.answers = [answer({"rows": [same, other]})]
+    comparison = client.compare("r2", "r1")
+
+    assert fleet.requests[0].url.raw_path == b"/runs/r2/compare?with=r1"
+    assert comparison.first_difference is comparison.rows[1]
+    assert (comparison.rows[0].first.name, comparison.rows[0].first.text) == ("message", None)
+    assert comparison.rows[1].differs == ("text", "end")

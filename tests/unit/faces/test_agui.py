@@ -18,7 +18,7 @@ from chordage.orchestrator.faces.moments import (
 )
 from chordage.orchestrator.plugins.permission import SCHEMA
 from support import agui_order
-from support.moments import ADD, ADD_MORE, Script, any_script, question, transcript
+from support.moments import ADD, ADD_MORE, USAGE, Script, any_script, question, transcript
 
 USER = {"id": "u1", "role": "user", "content": "Hello"}
 
@@ -186,6 +186,42 @@ def test_reason_and_schema_follow_from_why_it_is_asked(fields, shown):
     (interrupt,) = events_of(face(), script.moments)[-1]["outcome"]["interrupts"]
 
     assert (interrupt["reason"], interrupt.get("responseSchema")) == shown
+
+
+def of_client(call, **fields: Any):
+    return question(call, why="client_tool", **fields)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_run_with_calls_for_the_client_succeeds_and_names_them(is_old):
+    script = Script().started().replied(calls=[ADD, ADD_MORE]).settled(ADD, "3").asked(of_client(ADD_MORE))
+    events = events_of(face(is_old=is_old), script.waiting(of_client(ADD_MORE)).moments)
+
+    pending = {} if is_old else {"pendingToolCallIds": [ADD_MORE.id]}
+    assert events[-1]["outcome"] == {"type": "success", **pending}
+
+
+def test_question_to_a_person_comes_before_a_call_for_the_client():
+    asked, other = question(ADD), of_client(ADD_MORE)
+    script = Script().started().replied(calls=[ADD, ADD_MORE]).asked(asked).asked(other).waiting(asked, other)
+    outcome = events_of(face(), script.moments)[-1]["outcome"]
+
+    assert (outcome["type"], [one["id"] for one in outcome["interrupts"]]) == ("interrupt", [asked.id])
+
+
+def test_result_of_the_client_is_not_sent_back_to_it():
+    asked = of_client(ADD)
+    script = Script().started().replied(calls=[ADD]).asked(asked).answered(asked).settled(ADD, "red").round_settled()
+    script.replied("done").ended()
+    said = events_of(face(), [*script.moments[:4], Waiting(questions=(asked,), usage=USAGE)])
+    (message,) = [one for one in of_kind(said, "MESSAGES_SNAPSHOT")[-1]["messages"] if one["role"] == "assistant"]
+    result = {"id": "mine", "role": "tool", "toolCallId": ADD.id, "content": "red"}
+
+    events = events_of(face(messages=[message, result], answers=[asked.id]), script.moments)
+    assert of_kind(events, "TOOL_CALL_RESULT") == of_kind(events, "TOOL_CALL_START") == []
+    assert [one["delta"] for one in of_kind(events, "TEXT_MESSAGE_CONTENT")] == ["done"]
+    (result,) = of_kind(events_of(face(), script.moments), "TOOL_CALL_RESULT")
+    assert result["content"] == "red", "who reads the run from its start has no result"
 
 
 BOB = SubAgentStarted(id="turn8", call_id="c1", agent="bob")

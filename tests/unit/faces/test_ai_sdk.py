@@ -39,6 +39,40 @@ def of_kind(chunks: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [chunk for chunk in chunks if chunk["type"] == kind]
 
 
+def of_client(call, **fields: Any):
+    return question(call, why="client_tool", **fields)
+
+
+@BOTH
+def test_call_that_the_client_carries_out_is_no_approval(dialect):
+    script = Script().started().replied(calls=[ADD, ADD_MORE]).settled(ADD, "3").asked(of_client(ADD_MORE))
+    chunks = chunks_of(script.waiting(of_client(ADD_MORE)).moments, dialect)
+
+    assert of_kind(chunks, "tool-approval-request") == []
+    assert [chunk["input"] for chunk in of_kind(chunks, "tool-input-available")] == [ADD.arguments, ADD_MORE.arguments]
+    assert chunks[-1] == {"type": "finish", "finishReason": "tool-calls"}
+
+
+def test_result_of_the_client_is_not_sent_back_to_it():
+    asked = of_client(ADD)
+    script = Script().started().replied(calls=[ADD]).asked(asked).answered(asked).settled(ADD, '{"a": 1}')
+    script.round_settled().replied("done").ended()
+
+    assert of_kind(chunks_of(script.moments, answers=[asked.id]), "tool-output-available") == []
+    (result,) = of_kind(chunks_of(script.moments), "tool-output-available")
+    assert result["output"] == '{"a": 1}', "who reads the turn from its start has no result"
+
+
+def test_result_that_another_has_decided_is_sent_to_the_client():
+    asked, other = of_client(ADD), of_client(ADD_MORE)
+    script = Script().started().replied(calls=[ADD, ADD_MORE]).asked(asked).asked(other)
+    script.answered(asked).settled(ADD, "3").answered(other, "cancel").settled(ADD_MORE, "expired", "denied")
+    script.round_settled().replied("done").ended()
+
+    chunks = chunks_of(script.moments, answers=[asked.id])
+    assert [chunk["toolCallId"] for chunk in of_kind(chunks, "tool-output-denied")] == [ADD_MORE.id]
+
+
 def without_waits(moments: list[Any]) -> list[Any]:
     return [moment for moment in moments[:-1] if not isinstance(moment, Waiting)] + moments[-1:]
 
@@ -68,7 +102,7 @@ def test_any_turn_is_told_in_order(seed, dialect):
                 assert has_step
                 assert not texts
                 has_step = False
-            case "tool-input-available":
+            case "tool-input-start":
                 assert chunk["toolCallId"] not in calls
                 calls.add(chunk["toolCallId"])
             case kind if kind.startswith("tool-"):
@@ -100,7 +134,14 @@ def test_parallel_calls_and_their_results(dialect):
     script.say(CallProgressed(id="c1", text="half")).settled(ADD_MORE, "broken", "tool_error").settled(ADD, "3")
     chunks = chunks_of(script.round_settled().replied("37").ended().moments, dialect)
 
-    assert [chunk for chunk in chunks if chunk["type"].startswith("tool-")] == [
+    inputs = [chunk for chunk in chunks if chunk["type"].startswith("tool-input-")]
+    assert kinds(inputs) == ["tool-input-start", "tool-input-delta", "tool-input-available"] * 2
+    assert [chunk["inputTextDelta"] for chunk in of_kind(chunks, "tool-input-delta")] == [
+        '{"a": 1, "b": 2}',
+        '{"a": 30}',
+    ]
+    begun = {"tool-input-start", "tool-input-delta"}
+    assert [chunk for chunk in chunks if chunk["type"].startswith("tool-") and chunk["type"] not in begun] == [
         {
             "type": "tool-input-available",
             "toolCallId": "c1",

@@ -14,6 +14,7 @@ from chordage.orchestrator.faces.openai_chat import ChatFace
 from support.openai_moments import (
     AGENT,
     AnyTurn,
+    answered,
     any_turn,
     asked,
     dropped,
@@ -143,3 +144,46 @@ def test_tools_of_the_agent_are_not_shown():
     moments = [started(), replied("", asked("c1")), settled("c1"), grown("3", step=3), replied("3", step=3), ended("3")]
 
     assert content(whole(moments)) == "3"
+
+
+# Functions of the caller.
+
+
+HANDED_OVER: list[TurnMoment] = [
+    started(), grown("Let me see."), replied("Let me see.", asked("c1"), asked("c2", "pick", of=["red"])),
+    question("c2", tool="pick", why="client_tool"), settled("c1", "3"),
+    waiting(question("c2", tool="pick", why="client_tool")),
+]  # fmt: skip
+
+
+def test_calls_for_the_caller_end_the_completion():
+    completion = whole(HANDED_OVER)
+    (choice,) = completion["choices"]
+
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "Let me see."
+    assert choice["message"]["tool_calls"] == [
+        {"id": "c2", "type": "function", "function": {"name": "pick", "arguments": '{"to": "bob"}'}}
+    ]
+    assert completion["chordage"]["suspensions"] == []
+
+
+def test_streamed_calls_are_what_the_accumulator_makes_of_them():
+    state = ChatCompletionStreamState()
+    for chunk in sent(HANDED_OVER):
+        state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
+    choice = state.get_final_completion().choices[0]
+
+    assert choice.finish_reason == "tool_calls"
+    assert [(call.id, call.function.name) for call in choice.message.tool_calls] == [("c2", "pick")]
+
+
+def test_what_comes_of_results_is_a_completion_without_what_was_before():
+    moments = [
+        *HANDED_OVER[:-1], answered("c2"), settled("c2", "red", tool="pick"), grown("Red.", step=4),
+        replied("Red.", step=4), ended("Red."),
+    ]  # fmt: skip
+    one = face(since=frozenset({"q-c2", "c2"}))
+    wire(one, moments)
+
+    assert content(one.completion()) == "Red."

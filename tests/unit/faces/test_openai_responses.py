@@ -435,3 +435,42 @@ def test_a_failed_turn_says_why():
     response = sent([started(), ended(disposition="failed", code="model_auth")])[-1]["response"]
 
     assert response["error"] == {"code": "server_error", "message": "model_auth"}
+
+
+# Functions of the caller.
+
+
+OF_CALLER = question("c2", tool="pick", why="client_tool")
+HANDED_OVER: list[TurnMoment] = [
+    started(), replied("", asked("c1"), asked("c2", "pick", of=["red"])), OF_CALLER, settled("c1", "3"),
+    RoundSettled(step=2), waiting(OF_CALLER),
+]  # fmt: skip
+HANDED_BACK: list[TurnMoment] = [
+    *HANDED_OVER[:-1], answered("c2"), settled("c2", "red", tool="pick"), RoundSettled(step=3), grown("Red.", step=4),
+    replied("Red.", step=4), ended("Red."),
+]  # fmt: skip
+
+
+def test_a_call_that_the_caller_carries_out_is_a_function_call():
+    events = sent(HANDED_OVER)
+    item = events[-1]["response"]["output"][-1]
+
+    assert items(events) == [("mcp_call", "completed"), ("function_call", "completed")]
+    assert (item["call_id"], item["name"], item["arguments"]) == ("c2", "pick", '{"to": "bob"}')
+    of_item = [each for each in events if each.get("output_index") == 1 or each.get("item_id") == item["id"]]
+    assert kinds(of_item) == [
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+    ]  # fmt: skip
+    assert accumulated(events).output[-1].call_id == "c2"
+
+
+def test_what_comes_of_an_output_is_a_response_without_the_call():
+    events = sent(HANDED_BACK, since=frozenset({"q-c2", "c2"}))
+
+    assert (items(events), texts(events)) == ([("message", "completed")], ["Red."])
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_replay_has_the_call_and_what_came_of_it():
+    assert [kind for kind, _ in items(sent(HANDED_BACK))] == ["mcp_call", "function_call", "message"]
