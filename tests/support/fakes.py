@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, Placement, ToolSpec
+from chordage.orchestrator.core.agent_versions import AgentVersion, plain
 from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.errors import BrokenAgent, UnknownAgent
 from chordage.orchestrator.core.model import (
@@ -206,6 +207,12 @@ class FakeAgents:
 
     def names(self) -> list[str]:
         return list(self.agents)
+
+    def version(self, agent: AgentSpec) -> AgentVersion:
+        return AgentVersion(digest=agent.digest, agent=agent.name, definition={"agent": plain(agent)})
+
+    def digests(self) -> dict[str, str]:
+        return {name: agent.digest for name, agent in self.agents.items() if agent.digest}
 
 
 class MemoryLocks:
