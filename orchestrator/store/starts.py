@@ -235,7 +235,7 @@ class Start:
     now: datetime
     lease_until: datetime
     worker: str  # the process that starts it
-    digest: str | None  # of the version of its agent in that process
+    digest: str | None = None  # of the version of its agent in that process; None: not known
 
 
 def _first_run(turn: Turn, run_id: str, now: datetime, lease_until: datetime, opened: Row) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain, repeat
 
 import pytest
 from sqlalchemy import insert
@@ -80,6 +81,19 @@ def test_a_run_that_starts_in_the_place_of_another_names_the_version_too(world):
     world.run_dry()
 
     assert [digests(world, turn) for turn in turns] == [(OLD, [OLD])] * 3
+
+
+def test_a_file_that_changes_in_the_moment_of_such_a_start_is_not_missed(world, monkeypatch):
+    """The statement gets the digests before the file changed, and the agent is read after it."""
+    world.budgets[Group.CHAT] = 1
+    world.models.script = lambda prompt: spoken("ok")
+    _, second = (world.submit(thread=None) for _ in range(2))
+    known = chain([OLD, OLD], repeat(NEW))
+    monkeypatch.setattr(world.agents, "digests", lambda: {"ada": next(known)})
+
+    world.run_dry()
+
+    assert digests(world, second)[0] == NEW
 
 
 def test_a_file_that_changes_while_a_run_works_counts_from_its_next_reply(world):

@@ -87,6 +87,7 @@ class Room:
         self._unusable: dict[str, _Unusable] = {}  # by file
         self._logged: dict[str, str] = {}  # faults, by file
         self._versioned: dict[str, _Versioned] = {}  # by agent
+        self._has_versions = False
         self._digests: Mapping[str, str] = {}
         imports.make_importable(self.path)
         self._reading = self._read(None)
@@ -97,6 +98,11 @@ class Room:
         version, and again after a while if it raised.
         """
         self._require = check
+        self.with_versions()
+
+    def with_versions(self) -> None:
+        """From now on `get` returns agents with their digests: their tools are loaded for that."""
+        self._has_versions = True
 
     def get(self, name: str | None) -> AgentSpec:
         """Before it is refused the files are read once more: it may have been written or mended just now."""
@@ -110,7 +116,7 @@ class Room:
         spec = self._in_use(file).spec
         if spec is None:
             raise BrokenAgent(str(file.fault) if file.fault else f"{file.source.name}: cannot be used", file.name)
-        return spec if self._require is None else self._with_version(spec).spec
+        return self._with_version(spec).spec if self._has_versions else spec
 
     def version(self, agent: AgentSpec) -> AgentVersion:
         """Its tools are loaded for that. Raises UserError."""
@@ -132,7 +138,7 @@ class Room:
         with_digest = replace(spec, digest=version.digest)
         known = _Versioned(reading=reading, read=spec, spec=with_digest, version=version)
         self._versioned[spec.name] = known
-        if self._require is not None:
+        if self._has_versions:
             present = {file.name for file in reading.files}
             others = {name: digest for name, digest in self._digests.items() if name in present}
             self._digests = {**others, spec.name: version.digest}
