@@ -196,6 +196,7 @@ class FakeSeries:
 class FakeAgents:
     agents: dict[str, AgentSpec] = field(default_factory=lambda: {"ada": AgentSpec(name="ada", model="fake")})
     broken: set[str] = field(default_factory=set)  # whose files are being edited
+    used: dict[str, str] = field(default_factory=dict)  # the digest of each when it was read last
 
     def get(self, name: str | None) -> AgentSpec:
         wanted = name or next(iter(self.agents))
@@ -203,6 +204,7 @@ class FakeAgents:
             raise BrokenAgent(f"{wanted}.toml:1: this is not TOML")
         if wanted not in self.agents:
             raise UnknownAgent(f"no agent {wanted!r}; the room has: {', '.join(self.agents)}")
+        self.used[wanted] = self.agents[wanted].digest
         return self.agents[wanted]
 
     def names(self) -> list[str]:
@@ -212,7 +214,7 @@ class FakeAgents:
         return AgentVersion(digest=agent.digest, agent=agent.name, definition={"agent": plain(agent)})
 
     def digests(self) -> dict[str, str]:
-        return {name: agent.digest for name, agent in self.agents.items() if agent.digest}
+        return {name: digest for name, digest in self.used.items() if digest}
 
 
 class MemoryLocks:
