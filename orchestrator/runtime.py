@@ -71,6 +71,8 @@ class Runtime:
     queues: Queues = field(default_factory=NoQueues)
     in_flight: InFlight = field(default_factory=InFlight)
     patrol: Patrol = field(default_factory=Patrol)
+    version: str | None = None  # of Chordage
+    noted_versions: set[str] = field(default_factory=set)  # digests of agents that this process has put on record
     durations: ToolDurations = field(default_factory=ToolDurations)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time

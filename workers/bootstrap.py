@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -119,6 +120,7 @@ def runtime_from(
             to_one=settings.deliveries_to_one,
         ),
         audit_keep=timedelta(days=settings.audit_keep_days) if settings.audit_keep_days else None,
+        version=version("chordage"),
         turn_keep=timedelta(days=settings.turn_keep_days) if settings.turn_keep_days else None,
         dedupe_keep=timedelta(days=settings.dedupe_keep_days),
     )

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -66,6 +67,7 @@ class Heartbeat:
         self._presence = PresenceTimer(settings, runtime, on_gone, queues)
         self._every = settings.beat
         self._first = min(FIRST_BEAT, settings.beat)
+        self._look = settings.presence
         self._runtime = runtime
         self._shared: PoolMemory | None = None
         self._aside = BackgroundCall()  # while Redis is paused each command takes seconds, and the beat must not wait
@@ -83,6 +85,7 @@ class Heartbeat:
         """In the main process of a worker. `pool`: Celery's."""
         if processes(pool) is None or self._shared is None:
             self._start(self._beat_alone)
+            threading.Thread(target=self._note_versions, name="chordage-agent-versions", daemon=True).start()
             return
         children = PoolParent(self._shared)
         self._start(lambda: self._beat_for_all(children, _pids(pool)))
@@ -111,6 +114,17 @@ class Heartbeat:
                 log.warning("heartbeat missed", error=str(error))
             except Exception:
                 log.exception("heartbeat failed")
+
+    def _note_versions(self) -> None:
+        """In a thread of its own: the room's code is imported for that, and a heartbeat waits for nothing."""
+        while True:
+            try:
+                stages.note_versions(self._runtime())
+            except ChordageError as error:
+                log.info("versions of agents are not on record", error=str(error))
+            except Exception:
+                log.exception("versions of agents are not on record")
+            time.sleep(self._look)
 
     def end(self) -> None:
         """This process and its children end in order."""
@@ -195,6 +209,7 @@ class PresenceTimer:
         queues = self._queues()
         present = [process for pid in alive if is_alive(process := process_of(pid, queues))]  # a pool may know it late
         rt = self._runtime()
+        present = [replace(one, agents=rt.agents.digests()) if one.id == rt.worker else one for one in present]
         stages.show_presence(rt, present, through=through)
         self._shown_at, self._shown = time.monotonic(), [process.id for process in present]
         if stages.look_for_gone(rt, self._watch, through=through):

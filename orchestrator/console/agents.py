@@ -1,22 +1,25 @@
-"""Agents: what each is made of, its tools with their effects, and what is broken."""
+"""Agents: what each is made of, its tools with their effects, its versions and how they differ, and what is broken."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
+from chordage.orchestrator.api.agents import AgentName
 from chordage.orchestrator.api.problems import words_for
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.console.pages import context_of, render
 from chordage.orchestrator.console.usage import usage_of
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.callers import Caller, KeyScope
-from chordage.orchestrator.core.errors import UserError
+from chordage.orchestrator.core.errors import Forbidden, NotFound, UnknownAgent, UserError
 from chordage.orchestrator.core.prices import UsageKey
+from chordage.orchestrator.views.agents import AgentVersionView
 from chordage.orchestrator.views.usage import UsageLine
 
 DAYS_SHOWN = 7  # of what each has used
@@ -30,13 +33,16 @@ class AgentSight:
 
     spec: AgentSpec
     tools: Mapping[str, ToolSpec] | None
-    digest: str  # of what its file says
+    digest: str | None
+    versions: tuple[AgentVersionView, ...] | None = None  # None: not shown to this caller
     used: UsageLine | None = None
     fault: str = ""
 
 
 def _agents(services: Services, caller: Caller, used: Mapping[str, UsageLine]) -> list[AgentSight]:
     listed: list[AgentSight] = []
+    store = services.rt.store
+    fleet = views.fleet_versions(store) if caller.sees_room else None
     for name in services.rt.agents.names():
         if caller.agents is not None and name not in caller.agents:
             continue
@@ -44,15 +50,14 @@ def _agents(services: Services, caller: Caller, used: Mapping[str, UsageLine]) -
             spec = services.rt.agents.get(name)
         except UserError:
             continue  # it is listed among the faults
-        digest = views.digest_of(spec)
+        sight = AgentSight(
+            spec=spec, digest=views.digest_of(services.rt.agents, spec), tools=None, used=used.get(name),
+            versions=None if fleet is None else views.agent_versions(store, name, fleet),
+        )  # fmt: skip
         try:
-            listed.append(
-                AgentSight(spec=spec, digest=digest, tools=services.rt.tools.specs(spec), used=used.get(name))
-            )
+            listed.append(replace(sight, tools=services.rt.tools.specs(spec)))
         except UserError as error:
-            listed.append(
-                AgentSight(spec=spec, digest=digest, tools=None, used=used.get(name), fault=words_for(caller, error))
-            )
+            listed.append(replace(sight, fault=words_for(caller, error)))
     return listed
 
 
@@ -67,3 +72,28 @@ def list_agents(request: Request) -> Response:
         request, context, "agents.html", agents=_agents(services, context.caller, used), faults=faults,
         outcomes=outcomes, window=views.WINDOW,
     )  # fmt: skip
+
+
+@router.get("/agents/{name}/diff")
+def show_diff(
+    request: Request,
+    name: AgentName,
+    old: Annotated[str, Query(max_length=64)] = "",
+    new: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    """Of the two newest versions, where none are chosen."""
+    context = context_of(request, KeyScope.READ, KeyScope.PAYLOADS)
+    caller = context.caller
+    if not caller.sees_room:
+        raise Forbidden(f"the key {caller.id} does not see the files of the room", scope=KeyScope.OPERATE.value)
+    if caller.agents is not None and name not in caller.agents:
+        raise UnknownAgent(f"there is no agent {name!r} for this key")
+    store = services_of(request).rt.store
+    versions = [one for one in views.agent_versions(store, name, views.fleet_versions(store)) if one.first_seen_at]
+    if not versions:
+        raise NotFound(f"no version of agent {name!r} is on record: no process has used it yet")
+    digests = [one.digest for one in versions]
+    new = new or digests[0]
+    older = digests[digests.index(new) + 1 :] if new in digests else []
+    diff = views.agent_diff(store, name, old or next(iter(older), new), new)
+    return render(request, context, "agent_diff.html", name=name, diff=diff, versions=versions)

@@ -184,6 +184,7 @@ class AgentSpec:
     compaction: CompactionSpec = CompactionSpec()
     selectable_models: tuple[str, ...] = ()  # more models that a consumer may choose
     named_models: tuple[str, ...] = ()  # all of the agent's file, also while another model is used
+    digest: str = field(default="", compare=False)  # of its version: core/agent_versions.py; empty: not computed here
 
     def __post_init__(self) -> None:
         if not self.named_models:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,6 +19,7 @@ class Process:
     born: str
     queues: tuple[str, ...] | None = None
     version: str | None = None  # of Chordage
+    agents: Mapping[str, str] | None = None  # the digest of each agent whose turns it can carry out; None: not known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +35,7 @@ class HeldWork:
     calls: int
     queues: tuple[str, ...] | None = None
     version: str | None = None
+    agents: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -166,6 +166,7 @@ class Run:
     max_rounds: int | None = None  # from its message; None: as its agent says
     timeout: float | None = None
     fork_of: str | None = None  # the run that it is a fork of
+    agent_digest: str | None = None  # of the version of its agent with which it started
 
     @property
     def subject(self) -> Subject:

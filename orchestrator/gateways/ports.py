@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.agent_versions import AgentVersion
 from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.bus import BusCursor, BusEntry
 from chordage.orchestrator.core.channels import Outgoing, Polled, Terms
@@ -192,6 +193,13 @@ class Agents(Protocol):
         ...
 
     def names(self) -> list[str]: ...
+    def version(self, agent: AgentSpec) -> AgentVersion:
+        """Of an agent that `get` returned; its tools are loaded for that. Raises UserError."""
+        ...
+
+    def digests(self) -> Mapping[str, str]:
+        """Of each agent as this process used it last for a turn, by name."""
+        ...
 
 
 class WorkMark(NamedTuple):

@@ -100,6 +100,8 @@ def _record(unit: Unit, work: Compaction, reply: Reply, fault: str | None) -> No
         kind, body = Checkpoint.COMPACTION_FAILED, compaction.failed_body(fault, reply, work.cause, work.past.asked)
         event = LiveEvent(run_id=run.id, kind="compaction.failed", data={"why": fault})
     body |= {"worker": unit.rt.worker}
+    if claim.digest:
+        body["agent_digest"] = claim.digest
     row = journal.entry(run.thread_id, run.id, claim.step, kind, body, unit.now)
     if fault is None:
         journal.append_summary(unit.tx, row)

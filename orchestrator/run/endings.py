@@ -38,7 +38,7 @@ def end_claimed(unit: Unit, claim: RunClaim, ending: Ending, *, attempts: Sequen
     runs.finish(unit.tx, claim, ending, usage=NO_USAGE, now=unit.now)
     close_open_calls(unit, run, code="run_ended", content=NOT_RUN)
     unit.announce(RunEnded(run=run, ending=ending))
-    close_turn(unit, run, claim.step, ending, [], text=None, attempts=attempts, is_last=True)
+    close_turn(unit, run, claim.step, ending, [], text=None, attempts=attempts, digest=claim.digest, is_last=True)
 
 
 def end_run(unit: Unit, seen: Run, ending: Ending, *, content: str) -> bool:
@@ -82,15 +82,19 @@ def close_turn(
     text: str | None,
     attempts: Sequence[Attempt] = (),
     details: Mapping[str, Any] | None = None,
+    digest: str = "",
     is_last: bool = False,
 ) -> None:
-    """The last checkpoint of a run, the end of its turn, and the start of what waited for it. `details`: what the
-    journal says besides of how it came to its answer. `is_last`: the transaction takes no further lock, so it may start
-    the next turn itself.
+    """The last checkpoint of a run, the end of its turn, and the start of what waited for it. `attempts`: model calls
+    that failed, and the `digest` of the version of the agent that made them. `details`: what the journal says besides
+    of how it came to its answer. `is_last`: the transaction takes no further lock, so it may start the next turn
+    itself.
     """
     rows = rows or _last_checkpoint(unit, run)
     body = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail, **(details or {})}
     finished = {**body, "attempts": attempts_of(attempts)} if attempts else body
+    if attempts and digest:
+        finished = {**finished, "agent_digest": digest}
     row = journal.entry(run.thread_id, run.id, step, Checkpoint.RUN_FINISHED, finished, unit.now)
     journal.append(unit.tx, [*rows, row])
     if run.kin is not None or run.children:

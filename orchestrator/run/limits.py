@@ -131,6 +131,8 @@ def _end(unit: Unit, claim: RunClaim, ending: Ending, partial: PartialReply) -> 
     if partial.text:
         cut = Reply(text=partial.text, asks=(), stop=StopReason.UNKNOWN, model="", attempts=partial.attempts)
         body = {**body_of(cut), "worker": unit.rt.worker}
+        if claim.digest:
+            body["agent_digest"] = claim.digest
         rows.append(journal.entry(run.thread_id, run.id, claim.step, Checkpoint.ASSISTANT_TURN, body, unit.now))
     interrupted = {"reason": ending.reason.value, "code": ending.code, "detail": ending.detail}
     rows.append(journal.entry(run.thread_id, run.id, claim.step, Checkpoint.RUN_INTERRUPTED, interrupted, unit.now))

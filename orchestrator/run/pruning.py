@@ -40,7 +40,7 @@ def prune_some(rt: Runtime, limits: PruneLimits) -> None:
     while time.monotonic() < give_up:
         more = prune_window(rt, limits, rows, lambda: time.monotonic() < give_up)
         if not more:
-            rows += remove_lists(rt, limits)
+            rows += remove_lists(rt, limits) + remove_versions(rt, limits)
             patrol.pruned_to, patrol.prune_at = "", rt.now() + AGAIN
             break
     if rows:
@@ -68,6 +68,11 @@ def prune_window(rt: Runtime, limits: PruneLimits, rows: Counter[str], proceeds:
     if not left:
         patrol.pruned_to = window.last
     return True
+
+
+def remove_versions(rt: Runtime, limits: PruneLimits) -> Counter[str]:
+    with Unit(rt) as unit:
+        return pruning.remove_versions(unit.tx, limits.before)
 
 
 def remove_lists(rt: Runtime, limits: PruneLimits) -> Counter[str]:

@@ -10,6 +10,7 @@ The lock of the thread is taken after the commit, where Redis answers and nobody
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ def send_start(
     """Nothing is waited for. After the commit: the run, or None where the turn could not start."""
     start = Start(
         turn=turn, run_id=run_id, words=_words(unit, turn, run_id), rule=rule, budget=unit.rt.budgets[turn.group],
-        now=unit.now, lease_until=unit.lease(), worker=unit.rt.worker,
+        now=unit.now, lease_until=unit.lease(), worker=unit.rt.worker, digest=unit.rt.agents.digests().get(turn.agent),
     )  # fmt: skip
     sent = starts.send(unit.tx, start)
     history = _send_history(unit, turn, run_id)
@@ -68,7 +69,7 @@ def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
         return False
     opened = starts.open_next(
         unit.tx, group, ended=ended.id, run_id=run_id, budget=rt.budgets[group], now=unit.now,
-        lease_until=unit.lease(), worker=rt.worker,
+        lease_until=unit.lease(), worker=rt.worker, digests=rt.agents.digests(),
     )  # fmt: skip
     if opened is None:
         return False
@@ -76,6 +77,9 @@ def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
     if _is_broken(unit, turn):
         starts.undo(unit.tx, turn, run_id)
         return False
+    if (digest := rt.agents.digests().get(turn.agent)) != run.agent_digest:  # its file has changed just now
+        starts.set_digest(unit.tx, run_id, digest)
+        run = replace(run, agent_digest=digest)
     if several:
         starts.set_last_tenant(unit.tx, group, turn, run_id, unit.now)
     journal.append(unit.tx, [_words(unit, turn, run_id)])

@@ -441,6 +441,8 @@ def _rows(unit: Unit, request: ModelRequest, outcome: ReplyOutcome) -> list[jour
     run = request.run
     checkpoint = checkpoints.of_round(unit, run, checkpoints.settled_calls(unit.tx, run, request.known))
     body = {**body_of(outcome.reply), "worker": unit.rt.worker}
+    if request.claim.digest:
+        body["agent_digest"] = request.claim.digest
     kind = Checkpoint.REPLY_HELD if outcome.held else Checkpoint.ASSISTANT_TURN
     if outcome.plan is not None and request.planning is not None:
         body |= state.body_of(request.planning, outcome.plan)

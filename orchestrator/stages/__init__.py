@@ -1,5 +1,6 @@
 """The stages. None calls another: they meet only through intents. docs/explanation/architecture.md has their order."""
 
+from chordage.orchestrator.run.agent_versions import note_all as note_versions
 from chordage.orchestrator.run.arrivals import Admitted
 from chordage.orchestrator.stages.admission import AdmissionResult, admit, admit_all
 from chordage.orchestrator.stages.advance import advance, commit_round
@@ -102,6 +103,7 @@ __all__ = [
     "make_link",
     "make_question_link",
     "make_ticket",
+    "note_versions",
     "open_question_link",
     "project",
     "prune",

@@ -16,7 +16,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
 from chordage.orchestrator.core.records import Turn
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.run import starting, transitions
+from chordage.orchestrator.run import agent_versions, starting, transitions
 from chordage.orchestrator.run.starting import StartedRun
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
@@ -109,7 +109,9 @@ def _is_usable(rt: Runtime, turn: Turn) -> bool:
     place in the budget and could do nothing.
     """
     try:
-        rt.agents.get(turn.agent)
+        agent = rt.agents.get(turn.agent)
+        if agent.digest and agent.digest not in rt.noted_versions:
+            agent_versions.note(rt, agent)
     except BrokenAgent as error:
         with Unit(rt) as unit:
             number = fairness.put_to_sleep(unit.tx, turn.group, turn.agent, unit.now + REPAIR)

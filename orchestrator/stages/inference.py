@@ -37,6 +37,7 @@ from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.plugins.planners import PlannerFailed
 from chordage.orchestrator.run import (
+    agent_versions,
     client_tools,
     compaction,
     endings,
@@ -131,6 +132,10 @@ def _ask_and_record(
     text = StreamedText(rt, run, step)
     try:
         agent = rt.agents.get(run.agent)
+        if agent.digest:
+            if agent.digest not in rt.noted_versions:
+                agent_versions.note(rt, agent)
+            claim = replace(claim, digest=agent.digest)
         limit = limits.deadline(rt, run, agent) if run.may_have_timeout(agent.limits) else None
         work.left = None if limit is None else lambda: limit.left(rt.now())
         if run.steers and (intents := steering.take_in_before_request(rt, claim)) is not None:

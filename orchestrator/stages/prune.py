@@ -41,6 +41,8 @@ def prune(
         inform(rows)
     while not limits.dispositions and (lists := pruning.remove_lists(rt, limits)):
         rows += lists
+    if not limits.dispositions:
+        rows += pruning.remove_versions(rt, limits)
     with Unit(rt) as unit:
         audit.record(unit.tx, by, Audited.PRUNED, "turns", now=unit.now, detail={**terms, "rows": dict(+rows)})
     return Pruned(rows=+rows)

@@ -6,7 +6,7 @@ others. Nothing is locked.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -218,6 +218,7 @@ class SeenProcess:
     id: str
     queues: str | None  # with commas; None: not known
     version: str | None
+    agents: Mapping[str, str] | None  # the digest of each agent, by name; None: not known
     seen_at: datetime  # by its own clock
     gone_at: datetime | None
 

@@ -26,11 +26,13 @@ def show(tx: Tx, present: Sequence[Process], now: datetime) -> None:
         {
             "id": one.id, "machine": one.machine, "pid": one.pid, "born": one.born, "queues": _listed(one.queues),
             "seen_at": now, "gone_at": None, "version": one.version,
+            "agents": None if one.agents is None else dict(one.agents),
         }
         for one in sorted(present, key=lambda one: one.id)
     ]  # fmt: skip
     added = insert_or(tx.dialect.name, processes).values(rows)
-    shown = {"seen_at": now, "gone_at": None, "queues": added.excluded.queues}
+    known = {"queues": added.excluded.queues, "agents": func.coalesce(added.excluded.agents, processes.c.agents)}
+    shown = {"seen_at": now, "gone_at": None, **known}
     tx.execute(added.on_conflict_do_update(index_elements=["id"], set_=shown))
 
 
@@ -57,6 +59,7 @@ def with_their_work(tx: Tx) -> list[HeldWork]:
             id=row.id, machine=row.machine, pid=row.pid, seen_at=row.seen_at, gone_at=row.gone_at,
             runs=of_runs.get(row.id, 0), calls=of_calls.get(row.id, 0),
             queues=None if row.queues is None else tuple(row.queues.split(",")), version=row.version,
+            agents=row.agents,
         )
         for row in tx.execute(select(processes).order_by(processes.c.machine, processes.c.id))
     ]  # fmt: skip

@@ -41,6 +41,7 @@ from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.pruning import PruneLimits
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import OPEN_RUN, TurnStatus
+from chordage.orchestrator.store import agent_versions
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.journal import HISTORY_KINDS
 from chordage.orchestrator.store.predicates import has, in_code_points, in_line, still
@@ -298,6 +299,12 @@ def remove_lists(tx: Tx, job_ids: Sequence[str], refusal_ids: Sequence[int]) -> 
         rows[table.name] += tx.execute(delete(table).where(column.in_(job_ids))).rowcount
     rows[refusals.name] += tx.execute(delete(refusals).where(refusals.c.id.in_(refusal_ids))).rowcount
     return rows
+
+
+def remove_versions(tx: Tx, before: datetime) -> Counter[str]:
+    """Of agents: those that no run began with and no process uses."""
+    old = agent_versions.old(tx, before)
+    return Counter({"agent_versions": agent_versions.remove(tx, old)}) if old else Counter()
 
 
 # Every other table, and why `prune` leaves it alone. A test compares this with the schema.

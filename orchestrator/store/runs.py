@@ -180,12 +180,14 @@ def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunClaim:
     """What a worker has seen of the run it works on, and by which its next write is guarded. `token`: of the claim in
-    SQL; None while nothing has recorded one, as on the plain path.
+    SQL; None while nothing has recorded one, as on the plain path. `digest`: of the version of the agent with which it
+    asks the model; empty where that is not known.
     """
 
     run: Run
     step: int
     token: str | None
+    digest: str = ""
 
     def binds(self) -> dict[str, Any]:
         return {"run": self.run.id, "of_epoch": self.run.epoch, "at_step": self.step, "token": self.token}

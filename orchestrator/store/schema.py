@@ -316,6 +316,7 @@ runs = Table(
     Column("max_rounds", Integer),  # from its turn; null: only its agent's
     Column("timeout_ms", BigInteger),
     Column("fork_of", Id),  # from its turn
+    Column("agent_digest", String(64)),  # of the version of its agent with which it started; null: not known
     Column("children", Integer, nullable=False),  # how many sub-agents it has started
     Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
     Column(
@@ -695,10 +696,23 @@ processes = Table(
     Column("born", String(100), nullable=False),
     Column("queues", Text),  # from which it takes messages, with commas; null: not known
     Column("version", String(50)),  # of Chordage; null: not known
+    Column("agents", Json),  # the digest of each agent whose turns it can carry out, by name; null: not known
     Column("seen_at", UtcTime, nullable=False),
     Column("gone_at", UtcTime),
 )
 _partial_index("ix_processes_gone", processes.c.gone_at, where="gone_at IS NOT NULL")
+
+# What agents were when a process first used them: core/agent_versions.py. A row is written once.
+agent_versions = Table(
+    "agent_versions",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("agent", String(200), nullable=False),
+    Column("definition", Json, nullable=False),
+    Column("first_seen_at", UtcTime, nullable=False),
+    Column("first_seen_by", String(50)),  # the version of Chordage; null: not known
+)
+Index("ix_agent_versions_agent", agent_versions.c.agent, agent_versions.c.first_seen_at)
 
 # Work that was sent again because its worker was lost: written by rescue alone, read by the timeline of a run.
 takeovers = Table(

@@ -14,6 +14,7 @@ one of them is met, nothing is inserted. Each further statement does nothing wit
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 from sqlalchemy import (
     BindParameter,
     Integer,
+    String,
     Table,
     and_,
     bindparam,
@@ -37,7 +39,9 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import GenericFunction
 
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import COUNTS, Usage
@@ -50,7 +54,7 @@ from chordage.orchestrator.store.groups import GROUP
 from chordage.orchestrator.store.predicates import at_work, steering, still
 from chordage.orchestrator.store.schema import journal as journal_table
 from chordage.orchestrator.store.schema import runs, turns
-from chordage.orchestrator.store.statements import PreparedStatement, SentStatement, insert_or
+from chordage.orchestrator.store.statements import PreparedStatement, Row, SentStatement, insert_or
 from chordage.orchestrator.store.turns import COLUMNS
 from chordage.orchestrator.store.turns import from_row as turn_from_row
 
@@ -97,6 +101,27 @@ _PLACE_LEFT = _place(select(runs.c.place).where(runs.c.id == bindparam("ended"))
 
 # the run
 
+
+class json_member(GenericFunction[str]):  # noqa: N801 - it is written as a function of SQL
+    """The text of a member of a JSON object; null if it has none. The key may hold letters, digits, _ . and -."""
+
+    type = String()
+    inherit_cache = True
+    name = "json_member"
+
+
+@compiles(json_member)
+def _member_in_sqlite(element: json_member, compiler: Any, **options: Any) -> str:
+    of, key = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"json_extract({of}, '$.\"' || {key} || '\"')"
+
+
+@compiles(json_member, "postgresql")
+def _member_in_postgres(element: json_member, compiler: Any, **options: Any) -> str:
+    of, key = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"(CAST({of} AS JSON) ->> {key})"
+
+
 _THIS_TURN: BindParameter[str] = bindparam("turn_id")
 # A message that came after the one that starts the run, to be taken in by the run at work.
 _LATER = turns.alias("later")
@@ -119,6 +144,7 @@ _RUN: dict[str, Any] = {
     "lease_until": type_coerce(bindparam("until", type_=runs.c.lease_until.type), runs.c.lease_until.type),
     "moved_by": type_coerce(bindparam("worker", type_=runs.c.moved_by.type), runs.c.moved_by.type),
     "started_at": type_coerce(bindparam("now", type_=runs.c.started_at.type), runs.c.started_at.type),
+    "agent_digest": type_coerce(bindparam("digest", type_=runs.c.agent_digest.type), runs.c.agent_digest.type),
     "status": literal_column(f"'{RunStatus.RUNNING}'"),
     "epoch": literal_column("1"),
     "step": literal_column("1"),
@@ -142,7 +168,10 @@ def _open_run(*rule: ColumnElement[bool]) -> PreparedStatement:
 
 def _insert_from(chosen: Any) -> Callable[[str], Any]:
     return lambda dialect: (
-        insert_or(dialect, runs).from_select(list(_RUN), chosen).on_conflict_do_nothing().returning(runs.c.steers)
+        insert_or(dialect, runs)
+        .from_select(list(_RUN), chosen)
+        .on_conflict_do_nothing()
+        .returning(runs.c.steers, runs.c.agent_digest)
     )
 
 
@@ -153,10 +182,12 @@ _OPEN_RUN = {
     StartRule.HAS_SLOT: _open_run(or_(fairness.ALL_FIT, fairness.HAS_SLOT)),
 }
 _RULES_IN_TURN = {StartRule.FIRST, StartRule.HAS_SLOT}
-# In the place that a run has just left: the turn of the tenant that is next, unless another transaction starts it.
+# In the place that a run has just left: the turn of the tenant that is next, unless another transaction starts it. Its
+# agent is known to that statement alone, so it gets the digests of all.
+_DIGEST_OF_NEXT = json_member(bindparam("digests", type_=String()), turns.c.agent)
 _OPEN_NEXT = PreparedStatement(
     _insert_from(
-        select(*{**_RUN, "place": _PLACE_LEFT}.values())
+        select(*{**_RUN, "place": _PLACE_LEFT, "agent_digest": _DIGEST_OF_NEXT}.values())
         .where(turns.c.grp == GROUP, turns.c.tenant == fairness.FIRST_TENANT, fairness.may_start(turns))
         .where(_PLACE_LEFT.is_not(None))
         .order_by(turns.c.due_at, turns.c.id)
@@ -204,9 +235,10 @@ class Start:
     now: datetime
     lease_until: datetime
     worker: str  # the process that starts it
+    digest: str | None = None  # of the version of its agent in that process; None: not known
 
 
-def _first_run(turn: Turn, run_id: str, now: datetime, lease_until: datetime, *, steers: int) -> Run:
+def _first_run(turn: Turn, run_id: str, now: datetime, lease_until: datetime, opened: Row) -> Run:
     """As it was inserted."""
     return Run(
         id=run_id, thread_id=turn.thread_id, turn_id=turn.id, agent=turn.agent, group=turn.group,
@@ -214,7 +246,7 @@ def _first_run(turn: Turn, run_id: str, now: datetime, lease_until: datetime, *,
         phase=Phase.INFERENCE, rounds=0, resends=0, expiries=0, claim_token=None, claim_worker=None,
         lease_until=lease_until, usage=Usage(), started_at=now, ended_at=None, in_flight=0,
         kin=turn.kin, control=turn.control, max_rounds=turn.max_rounds, timeout=turn.timeout, fork_of=turn.fork_of,
-        steers=steers,
+        steers=opened["steers"], agent_digest=opened["agent_digest"],
     )  # fmt: skip
 
 
@@ -225,7 +257,7 @@ def opened_run(start: Start, opened: SentStatement) -> Run | None:
     rows = opened.rows()
     if not rows:
         return None
-    return _first_run(start.turn, start.run_id, start.now, start.lease_until, steers=rows[0]["steers"])
+    return _first_run(start.turn, start.run_id, start.now, start.lease_until, rows[0])
 
 
 def send(tx: Tx, start: Start) -> SentStatement:
@@ -238,7 +270,7 @@ def send(tx: Tx, start: Start) -> SentStatement:
         tx,
         {
             **whose, "turn_id": turn.id, "budget": start.budget, "until": start.lease_until,
-            "worker": start.worker, "drawn": random.getrandbits(30),
+            "worker": start.worker, "drawn": random.getrandbits(30), "digest": start.digest,
         },
     )  # fmt: skip
     _TAKE_TURN.send(tx, whose)
@@ -249,23 +281,38 @@ def send(tx: Tx, start: Start) -> SentStatement:
 
 
 def open_next(
-    tx: Tx, group: Group, *, ended: str, run_id: str, budget: int, now: datetime, lease_until: datetime, worker: str
+    tx: Tx,
+    group: Group,
+    *,
+    ended: str,
+    run_id: str,
+    budget: int,
+    now: datetime,
+    lease_until: datetime,
+    worker: str,
+    digests: Mapping[str, str],
 ) -> tuple[Turn, Run] | None:
     """Start the turn that is next in the place of the run `ended`, which this transaction has ended; its message is
     not written. None: no turn may start, or others are just starting those that may. Nothing is waited for but a start
-    in the same place or on the same thread.
+    in the same place or on the same thread. `digests`: of the agents of this process, by name.
     """
     binds = {"group": group.value, "run": run_id, "now": now}
-    opened = _OPEN_NEXT.send(tx, {**binds, "ended": ended, "budget": budget, "until": lease_until, "worker": worker})
+    terms = {"ended": ended, "budget": budget, "until": lease_until, "worker": worker, "digests": json.dumps(digests)}
+    opened = _OPEN_NEXT.send(tx, {**binds, **terms})
     row = _TAKE_NEXT.first(tx, binds)
     if row is None:
         return None
     turn = turn_from_row(row)
-    return turn, _first_run(turn, run_id, now, lease_until, steers=opened.rows()[0]["steers"])
+    return turn, _first_run(turn, run_id, now, lease_until, opened.rows()[0])
 
 
 def set_last_tenant(tx: Tx, group: Group, turn: Turn, run_id: str, now: datetime) -> None:
     _SET_LAST_TENANT.send(tx, {"group": group.value, "run": run_id, "now": now, "tenant": turn.tenant})
+
+
+def set_digest(tx: Tx, run_id: str, digest: str | None) -> None:
+    """Of a run that this transaction has started."""
+    tx.execute(update(runs).where(runs.c.id == run_id).values(agent_digest=digest))
 
 
 _DELETE = delete(runs).where(runs.c.id == bindparam("run"))

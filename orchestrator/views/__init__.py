@@ -2,7 +2,16 @@
 
 from chordage.orchestrator.core.approvals import answers
 from chordage.orchestrator.store.pages import PageQuery
-from chordage.orchestrator.views.agents import WINDOW, agent, agents, digest_of, tool_outcomes
+from chordage.orchestrator.views.agents import (
+    WINDOW,
+    agent,
+    agent_diff,
+    agent_versions,
+    agents,
+    digest_of,
+    fleet_versions,
+    tool_outcomes,
+)
 from chordage.orchestrator.views.approvals import (
     OpenQuestion,
     agents_asking,
@@ -112,6 +121,8 @@ __all__ = [
     "WaitSources",
     "WhyView",
     "agent",
+    "agent_diff",
+    "agent_versions",
     "agents",
     "agents_asking",
     "answers",
@@ -138,6 +149,7 @@ __all__ = [
     "export",
     "first_event",
     "fleet_events",
+    "fleet_versions",
     "full_id",
     "groups",
     "history",

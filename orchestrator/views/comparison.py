@@ -50,7 +50,12 @@ class ComparedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
+    """`versions`: the digests of the agent with which each of the two started and asked the model; null where they are
+    the same, or not known of one of them.
+    """
+
     rows: tuple[ComparedRow, ...]
+    versions: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
     @property
     def first_difference(self) -> ComparedRow | None:
@@ -67,7 +72,9 @@ def compare(first: RunView, second: RunView, messages: tuple[str, str]) -> Compa
     """`messages`: the texts that the two began with."""
     rows = list(_rows(first, second, messages))
     differing = next((place for place, row in enumerate(rows) if row.differs), None)
+    versions = (_versions(first), _versions(second))
     return Comparison(
+        versions=versions if all(versions) and versions[0] != versions[1] else None,
         rows=tuple(
             ComparedRow(
                 kind=row.kind, number=row.number, first=row.first, second=row.second, differs=row.differs,
@@ -76,6 +83,12 @@ def compare(first: RunView, second: RunView, messages: tuple[str, str]) -> Compa
             for place, row in enumerate(rows)
         )
     )  # fmt: skip
+
+
+def _versions(run: RunView) -> tuple[str, ...]:
+    """Each once, as they came."""
+    of_replies = (step.agent_digest for step in run.steps if isinstance(step, InferenceStep))
+    return tuple(dict.fromkeys(digest for digest in (run.agent_digest, *of_replies) if digest is not None))
 
 
 def _rows(first: RunView, second: RunView, messages: tuple[str, str]) -> Iterator[ComparedRow]:

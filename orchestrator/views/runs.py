@@ -88,6 +88,7 @@ class InferenceStep(RunStep):
     plan: PlanView | None = None  # of a planner's reply
     is_history: bool = True  # False: the reply was held, and its consumer has not let it become history
     is_repeated: bool = False  # in a fork: the reply of the run that it is a fork of, for which no model was asked
+    agent_digest: str | None = None  # of the version of the agent that asked the model; null: not known
     kind: StepKind = StepKind.INFERENCE
 
 
@@ -155,6 +156,7 @@ class CompactionStep(RunStep):
     attempts: tuple[AttemptView, ...]
     usage: Usage
     seconds: float
+    agent_digest: str | None = None  # as of an inference
     kind: StepKind = StepKind.COMPACTION
 
 
@@ -201,6 +203,7 @@ class RunView:
     root_run: str | None
     path: str | None  # the agents from the root down to this one
     fork_of: str | None  # the run that it is a fork of
+    agent_digest: str | None = None  # of the version of its agent with which it started; null: not known
     started_at: datetime
     ended_at: datetime | None
     extra: dict[str, Any]  # recorded with its end: the records of a run that planned
@@ -301,12 +304,13 @@ class _Steps:
         if "decision" in body:
             plan = PlanView(decision=body["decision"], ends=body["ends"], refused=len(body["refused"]))
             asks = 0 if plan.ends else len(plan.decision["execution_commands"])
-        attempts = _attempts(body)
+        attempts, is_repeated = _attempts(body), entry.step in self._repeated
         return view_of(
             InferenceStep, body, number=entry.step, at=entry.at, asks=asks, attempts=attempts,
             usage=Usage(**body["usage"]), seconds=_seconds(attempts), plan=plan,
             refused=None if entry.kind is Checkpoint.PLAN else self._refused.get(entry.step),
-            is_history=entry.kind is not Checkpoint.REPLY_HELD, is_repeated=entry.step in self._repeated,
+            is_history=entry.kind is not Checkpoint.REPLY_HELD, is_repeated=is_repeated,
+            agent_digest=None if is_repeated else body.get("agent_digest"),
         )  # fmt: skip
 
     def _wait(self, entry: Entry) -> WaitStep:
@@ -347,11 +351,13 @@ class _Steps:
         elif run.phase is Phase.REPLAY and run.step in self._waits_at:  # the decided calls run before the model
             return
         ends = (entry for entry in self._entries if entry.kind is Checkpoint.RUN_FINISHED and entry.step == number)
-        attempts = tuple(attempt for entry in ends for attempt in _attempts(entry.body))
+        bodies = [entry.body for entry in ends]
+        attempts = tuple(attempt for body in bodies for attempt in _attempts(body))
         yield InferenceStep(
             number=number, at=run.ended_at, status=StepStatus.BROKEN_OFF if is_over else StepStatus.OPEN,
             worker=run.claim_worker, attempts=attempts, usage=Usage(),
             seconds=_seconds(attempts) if attempts else None,
+            agent_digest=next((body.get("agent_digest") for body in bodies), None),
         )  # fmt: skip
 
     def _is_at(self, number: int) -> bool:

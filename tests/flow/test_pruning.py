@@ -84,6 +84,7 @@ def filled(world: World) -> str:
     for scope, owner in (("thread", "t1"), ("run", row["run_id"]), ("call", call["id"])):
         add(world, "plugin_state", scope=scope, owner=owner, key="k", value=1)
     add(world, "ops", turn_id=turn, key="k", request_hash="h", response={}, at=now)
+    add(world, "agent_versions", digest="d" * 32, agent="ada", definition={}, first_seen_at=now)
     add(world, "takeovers", run_id=row["run_id"], step=1, lost_at=now, noticed_at=now)
     add(world, "refusals", source="s", key="k", why="w", excerpt="e", at=now)
     add(
@@ -114,7 +115,7 @@ def test_everything_of_an_idle_thread_goes(world):
 
     assert everything(world) == {}
     assert pruned == before
-    lists = ("threads", "refusals", "bulk_jobs", "bulk_refusals")
+    lists = ("threads", "refusals", "bulk_jobs", "bulk_refusals", "agent_versions")
     of_threads = {"plugin_state": 1}
     assert counted == {n: rows - of_threads.get(n, 0) for n, rows in before.items() if n not in lists}
     with pytest.raises(NotFound):

@@ -15,7 +15,7 @@ from types import FrameType
 
 import pytest
 
-from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.agent import AgentSpec, Effect
 from support.fakes import rounds_of
 from support.repository import ROOT
 from support.world import World
@@ -23,6 +23,7 @@ from support.world import World
 ENGINE = ROOT / "orchestrator"
 # What a turn enters only if it uses it: the module, relative to orchestrator/, or a folder.
 FEATURES = (
+    "run/agent_versions.py",
     "run/approvals.py",
     "run/client_tools.py",
     "run/compaction.py",
@@ -34,6 +35,7 @@ FEATURES = (
     "run/steering.py",
     "run/stepping.py",
     "run/subagents.py",
+    "core/agent_versions.py",
     "core/approvals.py",
     "core/compaction.py",
     "core/client_messages.py",
@@ -44,6 +46,7 @@ FEATURES = (
     "core/prices.py",
     "core/settling.py",
     "core/subagents.py",
+    "store/agent_versions.py",
     "store/approvals.py",
     "store/audit.py",
     "store/children.py",
@@ -111,6 +114,7 @@ def walking(walks: list[Walk]) -> Iterator[None]:
 def walk_of(world: World) -> tuple[Walk, dict[str, Walk]]:
     """A turn is carried out before it, so that what is made once for a process is there."""
     world.carries, world.before_carrying = True, lambda *_: None
+    world.agents.agents["ada"] = AgentSpec(name="ada", model="fake", digest="d" * 32)
     world.models.script = rounds_of(2)
     world.submit("before", thread=f"before{len(world.rows('turns'))}")
     world.run_dry()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, Placement, ToolSpec
+from chordage.orchestrator.core.agent_versions import AgentVersion, plain
 from chordage.orchestrator.core.approvals import Question
 from chordage.orchestrator.core.errors import BrokenAgent, UnknownAgent
 from chordage.orchestrator.core.model import (
@@ -170,6 +171,7 @@ class FakeSeries:
 class FakeAgents:
     agents: dict[str, AgentSpec] = field(default_factory=lambda: {"ada": AgentSpec(name="ada", model="fake")})
     broken: set[str] = field(default_factory=set)  # whose files are being edited
+    used: dict[str, str] = field(default_factory=dict)  # the digest of each when it was read last
 
     def get(self, name: str | None) -> AgentSpec:
         wanted = name or next(iter(self.agents))
@@ -177,7 +179,14 @@ class FakeAgents:
             raise BrokenAgent(f"{wanted}.toml:1: this is not TOML")
         if wanted not in self.agents:
             raise UnknownAgent(f"no agent {wanted!r}; the room has: {', '.join(self.agents)}")
+        self.used[wanted] = self.agents[wanted].digest
         return self.agents[wanted]
 
     def names(self) -> list[str]:
         return list(self.agents)
+
+    def version(self, agent: AgentSpec) -> AgentVersion:
+        return AgentVersion(digest=agent.digest, agent=agent.name, definition={"agent": plain(agent)})
+
+    def digests(self) -> dict[str, str]:
+        return {name: digest for name, digest in self.used.items() if digest}

@@ -113,3 +113,17 @@ def test_a_result_from_the_record_that_names_its_call_is_the_same_result():
 
     assert words(compare(FIRST, forked, SAME)) == []
     assert words(compare(forked, FIRST, SAME)) == []
+
+
+def test_different_versions_of_the_agent_are_said():
+    first = replace(FIRST, agent_digest="a")
+    continued = replace(with_steps(s5=replace(FIRST.steps[-1], agent_digest="b")), agent_digest="a")
+
+    assert compare(first, first, SAME).versions is None
+    assert compare(first, continued, SAME).versions == (("a",), ("a", "b"))
+    assert compare(first, replace(FIRST, agent_digest="b"), SAME).versions == (("a",), ("b",))
+    assert words(compare(first, continued, SAME)) == []
+
+
+def test_versions_that_are_not_known_do_not_differ():
+    assert compare(FIRST, replace(FIRST, agent_digest="b"), SAME).versions is None

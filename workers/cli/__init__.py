@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("submit", "Send a message to the fleet; it becomes a turn."),
     "turns": ("turns", "List turns."),
     "threads": ("turns", "List threads."),
+    "agents": ("agents", "Show the versions of agents, and the open runs that began with older ones."),
     "groups": ("groups", "Show budgets, and what runs and waits within them; set a budget."),
     "pulse": ("pulse", "List tasks, chores and the will, and what is wrong with them; or run one now."),
     "show": ("show", "Show a turn, a run or a thread."),

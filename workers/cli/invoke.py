@@ -66,6 +66,7 @@ def _prepared(
     rt.tools.specs(agent)
     rt.outputs(agent)
     assert isinstance(rt.agents, Room)
+    rt.agents.with_versions()
     models_of(rt.agents).check(agent)
     is_empty = schema_version.current(rt.store) is None
     schema_version.upgrade(rt.store) if is_empty else schema_version.check(rt.store)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
 
+from chordage.orchestrator.core.agent_versions import SHOWN
 from chordage.orchestrator.core.doctor import ProbeAnswer, Symptom, error, warning
 from chordage.orchestrator.core.groups import ALL_QUEUES, DELIVERY_QUEUE, SYSTEM_QUEUE
 from chordage.orchestrator.core.text import counted
@@ -37,6 +38,7 @@ def look_at_processes(context: DoctorContext) -> ProbeAnswer:
         *_of_clocks(rows, doubtful, moved, now),
         *_of_silence(rows, doubtful.keys() - moved, now),
         *_of_versions(alive),
+        *_of_agents(context, alive),
         *_of_queues(context, alive),
     ]
     return ProbeAnswer(summary=counted(len(alive), "process", "processes"), symptoms=tuple(symptoms))
@@ -84,6 +86,30 @@ def _of_versions(alive: Sequence[SeenProcess]) -> Iterator[Symptom]:
     for other, ids in sorted(others.items()):
         text = f"{_listed(ids)} {'runs' if len(ids) == 1 else 'run'} Chordage {other}, and this is {own}."
         yield warning("other_version", ids[0], text, "chordage stop && chordage start")
+
+
+def _of_agents(context: DoctorContext, alive: Sequence[SeenProcess]) -> Iterator[Symptom]:
+    """A file that was changed just now is noticed by one process before another: they are looked at a second time."""
+    if not _differing(alive):
+        return
+    time.sleep(2.5 * context.settings.presence)
+    ids = {row.id for row in alive}
+    for name, by_digest in sorted(_differing([row for row in _present(context) if row.id in ids]).items()):
+        parts = [f"{digest[:SHOWN]} in {_listed(ids)}" for digest, ids in sorted(by_digest.items())]
+        text = (
+            f"processes use different versions of agent {name}: {'; '.join(parts)}. Start those again that began "
+            "before its tools were changed, and give every machine the same files."
+        )
+        yield warning("agent_versions", name, text, "chordage stop && chordage start")
+
+
+def _differing(alive: Sequence[SeenProcess]) -> dict[str, dict[str, list[str]]]:
+    """Of the agents of which more than one version is in use: the processes by digest."""
+    used: dict[str, dict[str, list[str]]] = {}
+    for row in alive:
+        for name, digest in (row.agents or {}).items():
+            used.setdefault(name, {}).setdefault(digest, []).append(row.id)
+    return {name: by_digest for name, by_digest in used.items() if len(by_digest) > 1}
 
 
 def _of_queues(context: DoctorContext, alive: Sequence[SeenProcess]) -> Iterator[Symptom]:

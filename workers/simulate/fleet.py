@@ -17,6 +17,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.agent_versions import AgentVersion, version_of
 from chordage.orchestrator.core.errors import QueueFull
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CallModel, Dispatch, Intent
@@ -318,6 +319,12 @@ class AnyAgent:
 
     def names(self) -> list[str]:
         return []
+
+    def version(self, agent: AgentSpec) -> AgentVersion:
+        return version_of(agent.name, {})
+
+    def digests(self) -> dict[str, str]:
+        return {}
 
 
 _AGENT = AgentSpec(name="simulated", model="none:none")

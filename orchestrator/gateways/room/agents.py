@@ -10,18 +10,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
+from chordage.orchestrator.core.agent_versions import AgentVersion
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, UnknownAgent, UserError
 from chordage.orchestrator.core.prices import PriceList
 from chordage.orchestrator.gateways.mcp.servers import McpServer, prefix
 from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.ports import OutputForm
-from chordage.orchestrator.gateways.room import imports
+from chordage.orchestrator.gateways.room import definitions, imports
 from chordage.orchestrator.gateways.room.agent_file import AgentFile, Providers
 from chordage.orchestrator.gateways.room.reading import Copies, RoomReading, read_room
 from chordage.orchestrator.gateways.tools.attempt import NamedAround, nothing_around
@@ -40,6 +41,16 @@ class _Unusable:
     file: AgentFile
     error: UserError
     tried_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Versioned:
+    """An agent with its digest, as a reading of the room has it. Providers of other files belong to it."""
+
+    reading: RoomReading
+    read: AgentSpec
+    spec: AgentSpec
+    version: AgentVersion
 
 
 class Room:
@@ -75,6 +86,9 @@ class Room:
         self._usable: dict[str, AgentFile] = {}  # by file: the last version of which all could be used
         self._unusable: dict[str, _Unusable] = {}  # by file
         self._logged: dict[str, str] = {}  # faults, by file
+        self._versioned: dict[str, _Versioned] = {}  # by agent
+        self._has_versions = False
+        self._digests: Mapping[str, str] = {}
         imports.make_importable(self.path)
         self._reading = self._read(None)
         self._read_at = time.monotonic()
@@ -84,6 +98,11 @@ class Room:
         version, and again after a while if it raised.
         """
         self._require = check
+        self.with_versions()
+
+    def with_versions(self) -> None:
+        """From now on `get` returns agents with their digests: their tools are loaded for that."""
+        self._has_versions = True
 
     def get(self, name: str | None) -> AgentSpec:
         """Before it is refused the files are read once more: it may have been written or mended just now."""
@@ -97,7 +116,33 @@ class Room:
         spec = self._in_use(file).spec
         if spec is None:
             raise BrokenAgent(str(file.fault) if file.fault else f"{file.source.name}: cannot be used", file.name)
-        return spec
+        return self._with_version(spec).spec if self._has_versions else spec
+
+    def version(self, agent: AgentSpec) -> AgentVersion:
+        """Its tools are loaded for that. Raises UserError."""
+        return self._with_version(agent).version
+
+    def digests(self) -> Mapping[str, str]:
+        """Of each agent as this process used it last, by name. No file is read for that."""
+        return self._digests
+
+    def _with_version(self, spec: AgentSpec) -> _Versioned:
+        """Two threads may compute it at once, and come to the same."""
+        reading, known = self._reading, self._versioned.get(spec.name)
+        if known is not None and known.reading is reading and (known.read is spec or known.spec is spec):
+            return known
+        version = definitions.version(
+            spec, tools=[tool.spec for tool in self._own(spec).values()], output=self.output_of(spec),
+            servers=self.servers_of(spec), providers=self.providers(),
+        )  # fmt: skip
+        with_digest = replace(spec, digest=version.digest)
+        known = _Versioned(reading=reading, read=spec, spec=with_digest, version=version)
+        self._versioned[spec.name] = known
+        if self._has_versions:
+            present = {file.name for file in reading.files}
+            others = {name: digest for name, digest in self._digests.items() if name in present}
+            self._digests = {**others, spec.name: version.digest}
+        return known
 
     def _in_use(self, file: AgentFile) -> AgentFile:
         """The version that serves: this one, or the last one before it of which all could be used."""

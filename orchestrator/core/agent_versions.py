@@ -1,0 +1,143 @@
+"""The versions of an agent: what decides how it behaves, the digest of that, and how two versions differ.
+
+A definition is JSON. Equal definitions have equal digests on every machine, whatever the order of their keys. What has
+its default is left out, so that a release which adds a setting changes no digest. No secret is in it: a value that the
+environment has is there by the name of its variable, and one that may be a secret by a `fingerprint`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import unified_diff
+from enum import Enum, StrEnum
+from functools import cache
+from typing import Any
+
+FORMAT = 1  # of a definition; another one makes all digests new
+LENGTH = 32  # characters of a digest
+SHOWN = 12  # characters of a digest where people read it
+FINGERPRINT = 8  # characters: a change shows, and the value cannot be found out by trying
+SECRET_WORDS = ("token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "credential")
+FROM_ENVIRONMENT = "_env"  # at the end of a key: its value is the name of a variable
+NOT_IN_DEFINITION = frozenset({"named_models", "digest"})  # fields of an agent that are made of the others
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentVersion:
+    digest: str
+    agent: str  # its name
+    definition: Mapping[str, Any]
+
+
+def version_of(agent: str, definition: Mapping[str, Any]) -> AgentVersion:
+    return AgentVersion(digest=_digest(canonical_text(definition)), agent=agent, definition=definition)
+
+
+def canonical_text(definition: Mapping[str, Any]) -> str:
+    return json.dumps(definition, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _digest(text: str) -> str:
+    import hashlib  # loads a library of its own: `import chordage` alone must not pay for it
+
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+# What a definition is made of.
+
+
+def plain(value: Any) -> Any:
+    """As JSON. Of a dataclass, the fields that do not have their defaults; values of keys that sound like a secret are
+    fingerprints.
+    """
+    match value:
+        case Enum():
+            return value.value
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else repr(value)
+        case Mapping():
+            return {str(key): _plain_or_hidden(str(key), each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case set() | frozenset():
+            return sorted((plain(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True))
+        case _ if is_dataclass(value):
+            defaults = _defaults(value.__class__)
+            given = ((name, getattr(value, name)) for name in defaults)
+            return {name: plain(each) for name, each in given if defaults[name] != each}
+        case _:
+            return str(value)  # a date of TOML
+
+
+def _plain_or_hidden(key: str, value: Any) -> Any:
+    name = key.lower().replace("-", "_")
+    is_secret = any(word in name for word in SECRET_WORDS) and not name.endswith(FROM_ENVIRONMENT)
+    return fingerprint(value) if is_secret and isinstance(value, str) else plain(value)
+
+
+@cache
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    """Of the fields that belong into a definition; MISSING where there is none."""
+    return {
+        field.name: field.default_factory() if field.default_factory is not MISSING else field.default
+        for field in fields(kind)
+        if field.name not in NOT_IN_DEFINITION
+    }
+
+
+def fingerprint(value: Any) -> dict[str, str]:
+    return {"fingerprint": _digest(json.dumps(plain(value), sort_keys=True))[:FINGERPRINT]}
+
+
+# How two versions differ.
+
+
+class DiffKind(StrEnum):
+    FILE = "file"  # the names of the two sides
+    PLACE = "place"  # the numbers of the lines that follow
+    SAME = "same"
+    ADDED = "added"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiffLine:
+    """`text`: with its mark, as `diff -u` prints it."""
+
+    kind: DiffKind
+    text: str
+
+
+_KINDS = (
+    ("--- ", DiffKind.FILE), ("+++ ", DiffKind.FILE), ("@@", DiffKind.PLACE), ("+", DiffKind.ADDED),
+    ("-", DiffKind.REMOVED),
+)  # fmt: skip
+
+
+def difference(old: AgentVersion, new: AgentVersion) -> tuple[DiffLine, ...]:
+    """First of the instructions, then of the rest of the definition. Empty where both are the same."""
+    return (*_part("instructions", old, new, _instructions), *_part("definition", old, new, _rest))
+
+
+def _part(name: str, old: AgentVersion, new: AgentVersion, lines_of: Any) -> Iterator[DiffLine]:
+    first, second = (f"{name} {version.digest[:SHOWN]}" for version in (old, new))
+    lines = unified_diff(lines_of(old), lines_of(new), first, second, lineterm="")
+    for number, text in enumerate(lines):
+        # Only the first two lines are names: a line of the text may begin like one.
+        kinds: Iterable[tuple[str, DiffKind]] = _KINDS if number < 2 else _KINDS[2:]
+        kind = next((kind for mark, kind in kinds if text.startswith(mark)), DiffKind.SAME)
+        yield DiffLine(kind=kind, text=text)
+
+
+def _instructions(version: AgentVersion) -> list[str]:
+    return str(version.definition["agent"].get("instructions", "")).splitlines()
+
+
+def _rest(version: AgentVersion) -> list[str]:
+    agent = {key: value for key, value in version.definition["agent"].items() if key != "instructions"}
+    return json.dumps({**version.definition, "agent": agent}, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

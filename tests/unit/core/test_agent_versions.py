@@ -1,0 +1,124 @@
+"""What the digest of a definition depends on, what a definition hides, and how two are compared."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+
+import pytest
+
+from chordage.orchestrator.core.agent import AgentSpec, Effect, Limits, PluginUse
+from chordage.orchestrator.core.agent_versions import (
+    LENGTH,
+    AgentVersion,
+    DiffKind,
+    difference,
+    fingerprint,
+    plain,
+    version_of,
+)
+
+ADA = AgentSpec(name="ada", model="openai:one", instructions="Be kind.")
+
+
+def version(agent: AgentSpec = ADA) -> AgentVersion:
+    return version_of(agent.name, {"agent": plain(agent)})
+
+
+def test_the_order_of_keys_does_not_matter():
+    one, other = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
+
+    assert version_of("ada", one).digest == version_of("ada", other).digest
+    assert len(version_of("ada", one).digest) == LENGTH
+
+
+def test_a_digest_stays_what_it_was():
+    """It is stored, and machines compare it: a change of this value makes every version of every fleet a new one."""
+    assert version().digest == "7c5f2b356ea46046a35de8671a2a4de3"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instructions": "Be brief."}, {"model": "openai:two"}, {"params": {"temperature": 0.1}},
+        {"limits": Limits(max_rounds=3)}, {"tools": ("shop:pay",)}, {"strategy": "direct"},
+        {"plugins": (PluginUse(use="stops", options={"token_budget": 5}),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_what_decides_the_behaviour_changes_the_digest(change):
+    fields = {"name": "ada", "model": "openai:one", "instructions": "Be kind.", **change}
+
+    assert version(AgentSpec(**fields)).digest != version().digest
+
+
+def test_what_has_its_default_is_left_out():
+    assert plain(ADA) == {"name": "ada", "model": "openai:one", "instructions": "Be kind."}
+    assert plain(AgentSpec(name="ada", model="m", limits=Limits(timeout=5.0)))["limits"] == {"timeout": 5.0}
+
+
+def test_a_digest_is_no_part_of_what_it_is_made_of():
+    assert (
+        version(AgentSpec(name="ada", model="m", digest="abc")).digest
+        == version(AgentSpec(name="ada", model="m")).digest
+    )
+
+
+def test_everything_becomes_json():
+    value = {
+        "effect": Effect.PURE, "days": (date(2026, 1, 2),), "set": frozenset({"b", "a"}), "endless": float("inf"),
+        "none": None, "yes": True,
+    }  # fmt: skip
+
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == {
+        "effect": "pure", "days": ["2026-01-02"], "set": ["a", "b"], "endless": "inf", "none": None, "yes": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["api_key", "X-Api-Key", "token", "db_password", "clientSecret", "Authorization"])
+def test_a_value_that_sounds_like_a_secret_is_a_fingerprint(key):
+    shown = plain({key: "hunter2"})
+
+    assert "hunter2" not in json.dumps(shown)
+    assert shown == {key: fingerprint("hunter2")}
+    assert shown != plain({key: "hunter3"})
+
+
+def test_the_name_of_a_variable_is_shown():
+    assert plain({"token_env": "SHOP_TOKEN", "max_tokens": 5}) == {"token_env": "SHOP_TOKEN", "max_tokens": 5}
+
+
+def texts(old: AgentVersion, new: AgentVersion) -> list[tuple[DiffKind, str]]:
+    return [(line.kind, line.text) for line in difference(old, new)]
+
+
+def test_instructions_come_first_line_by_line():
+    old = version(AgentSpec(name="ada", model="m", instructions="Be kind.\nAsk first."))
+    new = version(AgentSpec(name="ada", model="m", instructions="Be kind.\nAsk twice."))
+
+    assert texts(old, new) == [
+        (DiffKind.FILE, f"--- instructions {old.digest[:12]}"),
+        (DiffKind.FILE, f"+++ instructions {new.digest[:12]}"),
+        (DiffKind.PLACE, "@@ -1,2 +1,2 @@"),
+        (DiffKind.SAME, " Be kind."),
+        (DiffKind.REMOVED, "-Ask first."),
+        (DiffKind.ADDED, "+Ask twice."),
+    ]
+
+
+def test_a_line_that_looks_like_a_heading_is_a_line():
+    old = version(AgentSpec(name="ada", model="m", instructions="-- one"))
+    new = version(AgentSpec(name="ada", model="m", instructions="++ two"))
+
+    assert texts(old, new)[3:] == [(DiffKind.REMOVED, "--- one"), (DiffKind.ADDED, "+++ two")]
+
+
+def test_the_rest_of_the_definition_follows():
+    old, new = version(), version(AgentSpec(name="ada", model="openai:two", instructions="Be kind."))
+
+    assert (DiffKind.REMOVED, '-    "model": "openai:one",') in texts(old, new)
+    assert (DiffKind.ADDED, '+    "model": "openai:two",') in texts(old, new)
+
+
+def test_a_version_does_not_differ_from_itself():
+    assert difference(version(), version()) == ()
