@@ -69,7 +69,7 @@ class UtcTime(TypeDecorator[datetime]):
     def bind_processor(self, dialect: Dialect) -> Any:
         """PostgreSQL's driver takes any time that has a zone, so nothing is called for one of UTC."""
         convert = super().bind_processor(dialect)
-        if dialect.name != "postgresql":
+        if convert is None or dialect.name != "postgresql":
             return convert
         return lambda value: value if value is None or value.tzinfo is UTC else convert(value)
 
