@@ -66,13 +66,6 @@ class UtcTime(TypeDecorator[datetime]):
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
-    def bind_processor(self, dialect: Dialect) -> Any:
-        """PostgreSQL's driver takes any time that has a zone, so nothing is called for one of UTC."""
-        convert = super().bind_processor(dialect)
-        if convert is None or dialect.name != "postgresql":
-            return convert
-        return lambda value: value if value is None or value.tzinfo is UTC else convert(value)
-
 
 class space_of(GenericFunction[str]):  # noqa: N801 - it is written as a function of SQL
     """The space of a thread's id: what is before its first colon. An expression, because an id never changes space.
