@@ -161,7 +161,8 @@ def judge(rt: Runtime, request: ModelRequest, reply: Reply, plan: PlanDecision |
     reply = with_cost(rt, reply)
     run, agent, session = request.run, request.agent, request.session
     reply = clean_reply(reply)
-    reply = replace(reply, asks=() if request.asks_planner else distinct(reply.asks, request.step))
+    asks_of_reply = () if request.asks_planner else distinct(reply.asks, request.step)
+    reply = reply if asks_of_reply == reply.asks else replace(reply, asks=asks_of_reply)
     try:
         stop = None if session is None else session.after_inference(reply=reply)
         if run.control is Control.STEP and _holds(request):

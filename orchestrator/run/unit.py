@@ -225,6 +225,8 @@ def record(rt: Runtime, work: Callable[[Unit], object]) -> list[Intent] | None:
 
 def _make(rt: Runtime, announcement: Announcement) -> None:
     match announcement:
+        case LiveEvent(run_id=run_id, kind=kind, data=data):
+            rt.events.emit(run_id, kind, **data)
         case RunStarted(run=run, takes_thread=takes_thread):
             if takes_thread:
                 rt.locks.extend(run.thread_id, run.owner)
@@ -252,8 +254,6 @@ def _make(rt: Runtime, announcement: Announcement) -> None:
         case TurnDropped(turn_id=turn_id, disposition=disposition_):
             rt.events.turn_done(turn_id)
             log.info("turn ended", turn=turn_id, disposition=disposition_.value)
-        case LiveEvent(run_id=run_id, kind=kind, data=data):
-            rt.events.emit(run_id, kind, **data)
         case _:
             assert_never(announcement)
 

@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -327,7 +327,7 @@ class Store:
 
     def write(self) -> AbstractContextManager[Tx]:
         """A transaction that commits when the block ends and leaves no trace when it raises."""
-        return self._open(self.engine.begin)
+        return self._open(self.engine)
 
     def one_trip(self) -> AbstractContextManager[Tx]:
         """`write`, for statements that are all posted: they are sent together with the commit, when the block ends. No
@@ -340,12 +340,12 @@ class Store:
     @contextmanager
     def unlimited(self) -> Iterator[Tx]:
         """As `write`, for a migration: without limits on its time, or on the wait for another migration."""
-        with self._open(self.engine.connect) as tx, without_limits(tx):
+        with self._open(self.engine, begins=False) as tx, without_limits(tx):
             yield tx
 
     def read(self) -> AbstractContextManager[Tx]:
         """Statements that are each a transaction of their own; each sees what is committed when it runs."""
-        return self._open(self.plain.connect)
+        return self._open(self.plain, begins=False)
 
     def ping(self) -> None:
         """Raises Unavailable if nothing can be written now: on SQLite a locked file can still be read."""
@@ -356,10 +356,10 @@ class Store:
     single = read
 
     @contextmanager
-    def _open(self, transaction: Callable[[], AbstractContextManager[Tx]]) -> Iterator[Tx]:
+    def _open(self, engine: Engine, *, begins: bool = True) -> Iterator[Tx]:
         """Errors of the driver as ours: a database that does not answer, a conflict, a wrong schema."""
         try:
-            with transaction() as tx:
+            with engine.connect() as tx, tx.begin() if begins else nullcontext():
                 yield tx
         except PoolTimeout as error:
             raise Unavailable(

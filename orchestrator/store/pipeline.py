@@ -80,6 +80,7 @@ class Pipeline:
         self._prepared: set[bytes] = set()
         self._posted: list[tuple[PendingResult, NamedStatement, Sequence[Any]]] = []
         self._reading = threading.Lock()
+        self._readable = _when_readable(driver.pgconn.socket)
         # Whether posted statements go with a commit. The driver begins no transaction: BEGIN is sent from here.
         self.in_transaction = False
 
@@ -167,7 +168,7 @@ class Pipeline:
             self._write_out()
             while True:
                 while self._libpq.is_busy():
-                    self._wait(select.POLLIN)
+                    self._readable.poll()
                     self._libpq.consume_input()
                 result = self._libpq.get_result()
                 if result is None:
@@ -183,13 +184,10 @@ class Pipeline:
     def _write_out(self) -> None:
         """Read meanwhile: a server that cannot send its results stops reading too."""
         while self._libpq.flush():
-            self._wait(select.POLLIN | select.POLLOUT)
+            writable = select.poll()
+            writable.register(self._libpq.socket, select.POLLIN | select.POLLOUT)
+            writable.poll()
             self._libpq.consume_input()
-
-    def _wait(self, events: int) -> None:
-        poll = select.poll()
-        poll.register(self._libpq.socket, events)
-        poll.poll()
 
     def read(self, result: PGresult) -> list[tuple[Any, ...]]:
         """The rows of a result. Another thread may have the connection by now."""
@@ -208,9 +206,8 @@ def install(engine: Engine) -> None:
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", _on_begin)
     event.listen(engine, "before_cursor_execute", lambda tx, *_: flush(tx))
-    event.listen(engine, "commit", _on_commit)
+    event.listen(engine, "commit", lambda tx: flush(tx, commit=True))
     event.listen(engine, "rollback", _on_rollback)
-    event.listen(engine, "checkin", _on_checkin)
 
 
 def _on_begin(tx: Connection) -> None:
@@ -219,21 +216,9 @@ def _on_begin(tx: Connection) -> None:
         pipeline.in_transaction = not _is_plain(tx)
 
 
-def _on_commit(tx: Connection) -> None:
-    flush(tx, commit=True)
-    if (pipeline := pipeline_of(tx)) is not None:
-        pipeline.in_transaction = False
-
-
 def _on_rollback(tx: Connection) -> None:
     if not tx.invalidated and (pipeline := pipeline_of(tx)) is not None:
         pipeline.clear()
-
-
-def _on_checkin(_driver: Any, record: Any) -> None:
-    """A commit that was refused before it was sent is not rolled back."""
-    if Pipeline in record.info:
-        record.info[Pipeline].clear()
 
 
 def pipeline_of(tx: Connection) -> Pipeline | None:
@@ -262,6 +247,8 @@ def flush(tx: Connection, *, commit: bool = False) -> None:
     except BaseException as error:
         tx.invalidate(error)
         raise
+    if commit:
+        pipeline.in_transaction = False
 
 
 def install_plain(engine: Engine, settings: Mapping[str, str], settings_since_17: Mapping[str, str]) -> None:
@@ -322,7 +309,7 @@ _USED = "chordage_used"  # of a connection: it was given out before
 
 def _watch_sessions(engine: Engine) -> None:
     event.listen(engine, "checkout", _check_session)
-    event.listen(engine, "reset", _roll_back)
+    event.listen(engine, "reset", _reset)
 
 
 def _check_session(driver: Any, record: Any, _proxy: Any) -> None:
@@ -333,17 +320,21 @@ def _check_session(driver: Any, record: Any, _proxy: Any) -> None:
     if _USED not in record.info:
         record.info[_USED] = True
         return
-    if driver.closed or _is_readable(driver.pgconn.socket):
+    if driver.closed or _when_readable(driver.pgconn.socket).poll(0):
         raise DisconnectionError("the server has ended this session")
 
 
-def _is_readable(socket: int) -> bool:
+def _when_readable(socket: int) -> select.poll:
     poll = select.poll()
     poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
+    return poll
 
 
-def _roll_back(driver: Any, _record: Any, state: PoolResetState) -> None:
-    """A transaction that was left open, neither committed nor rolled back."""
+def _reset(driver: Any, record: Any, state: PoolResetState) -> None:
+    """A transaction that was left open, neither committed nor rolled back. A commit that was refused before it was sent
+    is not rolled back either.
+    """
+    if Pipeline in record.info:
+        record.info[Pipeline].clear()
     if not state.transaction_was_reset and not _is_idle(driver):
         driver.rollback()

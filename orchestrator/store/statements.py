@@ -40,7 +40,7 @@ _numbers = itertools.count()
 @dataclass(frozen=True, slots=True)
 class CompiledStatement:
     sql: str
-    order: tuple[str, ...]  # of the binds, where they are numbered
+    order: tuple[tuple[str, Convert | None], ...]  # of the binds, where they are numbered
     defaults: dict[str, Any]
     into: tuple[tuple[str, Convert], ...]  # binds that need converting
     names: tuple[str, ...]
@@ -54,8 +54,8 @@ class CompiledStatement:
         return values
 
     def in_order(self, binds: Mapping[str, Any]) -> list[Any]:
-        values = self.values(binds)
-        return [values[name] for name in self.order]
+        values = {**self.defaults, **binds}
+        return [values[name] if convert is None else convert(values[name]) for name, convert in self.order]
 
     def row(self, values: Sequence[Any]) -> Row:
         row = dict(zip(self.names, values, strict=True))
@@ -164,7 +164,7 @@ class PreparedStatement:
         out = {name: kind.result_processor(dialect, None) for name, kind in kinds.items()}
         return CompiledStatement(
             sql=compiler.string,
-            order=tuple(compiler.positiontup or ()),
+            order=tuple((name, into[name]) for name in compiler.positiontup or ()),
             defaults={name: bind.effective_value for name, bind in compiler.binds.items() if not bind.required},
             into=tuple((name, convert) for name, convert in into.items() if convert is not None),
             names=tuple(str(column.keyname) for column in columns),
@@ -228,19 +228,22 @@ class BulkInsert:
     def __init__(self, table: Table, columns: Sequence[str]) -> None:
         self._table = table
         self._columns = tuple(columns)
-        self._of_size: dict[int, PreparedStatement] = {}
+        self._of_size: dict[int, tuple[list[str], PreparedStatement]] = {}
 
     def send(self, tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
         for start in range(0, len(rows), MAX_ROWS):
             some = rows[start : start + MAX_ROWS]
-            binds = {f"{name}_{n}": row[name] for n, row in enumerate(some) for name in self._columns}
-            self._statement(len(some)).send(tx, binds)
+            names, statement = self._statement(len(some))
+            values = [row[name] for row in some for name in self._columns]
+            statement.send(tx, dict(zip(names, values, strict=True)))
 
-    def _statement(self, size: int) -> PreparedStatement:
+    def _statement(self, size: int) -> tuple[list[str], PreparedStatement]:
+        """For so many rows; and the names of its binds, row by row."""
         if size not in self._of_size:
             types = {name: self._table.c[name].type for name in self._columns}
             values = [{name: bindparam(f"{name}_{n}", type_=types[name]) for name in types} for n in range(size)]
-            self._of_size[size] = PreparedStatement(insert_into(self._table).values(values))
+            names = [bind.key for row in values for bind in row.values()]
+            self._of_size[size] = names, PreparedStatement(insert_into(self._table).values(values))
         return self._of_size[size]
 
 

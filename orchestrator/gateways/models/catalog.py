@@ -85,18 +85,14 @@ class ModelCatalog:
             assert on_delta is not None
             on_delta(text)
 
-        first = AttemptContext(
-            abort=abort,
-            timeout=agent.model_timeout,
-            stream=agent.stream,
-            on_delta=pass_on if on_delta else None,
-        )
         for name in (agent.model, *agent.fallbacks):
             for number in range(1, agent.model_retries + 2):
                 if has_text and on_reset is not None:
                     on_reset()
                 has_text = False
-                reply, delay = self._attempt(name, agent, prompt, replace(first, number=number), attempts)
+                reply, delay = self._attempt(
+                    name, agent, prompt, attempts, number=number, abort=abort, on_delta=pass_on if on_delta else None
+                )
                 if reply is not None:
                     return replace(reply, attempts=tuple(attempts))
                 if delay is None or number > agent.model_retries:
@@ -109,10 +105,18 @@ class ModelCatalog:
             self._http.close()
 
     def _attempt(
-        self, name: str, agent: AgentSpec, prompt: Prompt, context: AttemptContext, attempts: list[Attempt]
+        self,
+        name: str,
+        agent: AgentSpec,
+        prompt: Prompt,
+        attempts: list[Attempt],
+        *,
+        number: int,
+        abort: Abort,
+        on_delta: Callable[[str], None] | None,
     ) -> tuple[Reply | None, float | None]:
         """The reply, or how long to wait before this model is called again: None when that is of no use."""
-        context.abort.check()
+        abort.check()
         started = self._clock()
         first_text: float | None = None
 
@@ -120,8 +124,8 @@ class ModelCatalog:
             nonlocal first_text
             if first_text is None:
                 first_text = self._clock() - started
-            assert context.on_delta is not None
-            context.on_delta(text)
+            assert on_delta is not None
+            on_delta(text)
 
         def record(fault: Fault | None, detail: str = "", usage: Usage | None = None) -> None:
             seconds = self._clock() - started
@@ -133,15 +137,18 @@ class ModelCatalog:
             )  # fmt: skip
 
         try:
-            timed = replace(context, on_delta=pass_on) if context.on_delta else context
-            reply = self._model(name, agent).attempt(prompt, timed)
+            context = AttemptContext(
+                abort=abort, number=number, timeout=agent.model_timeout, stream=agent.stream,
+                on_delta=pass_on if on_delta else None,
+            )  # fmt: skip
+            reply = self._model(name, agent).attempt(prompt, context)
         except OutOfTime as error:
             record(Fault.TIMEOUT, "broken off: the time limit of the turn was reached")
             error.attempts = tuple(attempts)
             raise
         except AttemptFailed as failure:
             record(failure.fault, failure.detail)
-            return None, self._delay(context.number, failure.retry_after) if failure.fault.retryable else None
+            return None, self._delay(number, failure.retry_after) if failure.fault.retryable else None
         except (ConfigError, RoomError) as error:
             # `check` found nothing wrong at start-up, so it was changed under a running worker.
             record(Fault.AUTH if isinstance(error, ConfigError) else Fault.REJECTED, str(error))

@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -96,11 +97,16 @@ class _Part(BaseModel):
         if not isinstance(data, dict):
             what = type(data).__name__
             raise ValueError(f"{cls.NAME} must be a mapping or a text, not {what}")  # noqa: TRY004
-        known = [field.alias or name for name, field in cls.model_fields.items()]
+        known = _keys_of(cls)
         for key in data:
             if key not in known:
                 raise ValueError(f"{key!r} is unknown in {cls.NAME}: choose from {', '.join(known)}")
         return {key: value for key, value in data.items() if value is not None}
+
+
+@cache
+def _keys_of(part: type[_Part]) -> list[str]:
+    return [field.alias or name for name, field in part.model_fields.items()]
 
 
 def _compiles(regex: str) -> str:
@@ -319,6 +325,8 @@ def fill_in(reply: ScriptedReply, prompt: Prompt) -> FilledReply:
     values = {"user": position.user, "results": "\n".join(results_in(prompt)), "turn": str(position.turn)}
 
     def text_of(template: str) -> str:
+        if "{" not in template:
+            return template
         # Not str.format: scripts are full of braces that mean JSON.
         return re.sub(r"\{(user|results|turn)\}", lambda match: values[match[1]], template)
 

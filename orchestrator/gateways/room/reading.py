@@ -76,8 +76,13 @@ class RoomReading:
         """None for the default. A file that can be used comes before a broken one of the same name."""
         if name is None:
             return self.default()
-        files = [file for file in self.files if file.name == name]
-        return next((file for file in files if file.spec), files[0] if files else None)
+        broken = None
+        for file in self.files:
+            if file.name == name:
+                if file.spec:
+                    return file
+                broken = broken or file
+        return broken
 
     def with_last_good(
         self, before: RoomReading | None, room: Path, strategies: Collection[str], copies: Copies | None

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from redis import ConnectionPool, Redis
+from redis import Connection, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
@@ -38,6 +38,15 @@ def pool(redis_url):
 @pytest.fixture
 def writer(pool):
     return CommandWriter(lambda: pool)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("SET", "clé", "ü\r\n", "PX", 5), ("PUBLISH", b"\x00\xff", ""), ("ZADD", "key", 1783.25, "x" * 10_000)],
+    ids=lambda command: command[0],
+)
+def test_commands_go_over_the_wire_as_the_client_writes_them(command):
+    assert b"".join(redis_direct.packed([command, command])) == b"".join(Connection().pack_commands([command, command]))
 
 
 def connections(redis):
