@@ -432,7 +432,7 @@ class SentinelChannel(RedisChannel, StockSentinelChannel):  # type: ignore[misc]
     """For a server behind sentinels."""
 
 
-class Poller(StockPoller):  # type: ignore[misc]
+class RedisPoller(StockPoller):  # type: ignore[misc]
     def on_poll_start(self) -> None:
         """Before the event loop waits: what was acknowledged and was sent with no script is written by itself."""
         super().on_poll_start()
@@ -450,7 +450,7 @@ class OwnPoller:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.cycle = Poller()
+        self.cycle = RedisPoller()
 
 
 class Transport(OwnPoller, StockTransport):  # type: ignore[misc]
