@@ -18,6 +18,7 @@ from chordage.config.settings import Settings
 from chordage.workers import transport
 from chordage.workers.app import make_app
 from chordage.workers.presence import worker_name
+from support.waiting import until
 
 OWN = "chordage.workers.transport:Transport"
 PREFIX = "ours:"
@@ -254,10 +255,13 @@ def consumer_of(broker, received):
     return channel
 
 
-def drain(broker, until):
-    while not until():
+def drain(broker, done):
+    def step():
         with suppress(TimeoutError):
-            broker.drain_events(timeout=1)
+            broker.drain_events(timeout=0.5)
+        return done()
+
+    assert done() or until(step, "the messages have come")
 
 
 def asked(redis):
