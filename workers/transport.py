@@ -433,9 +433,19 @@ class SentinelChannel(RedisChannel, StockSentinelChannel):  # type: ignore[misc]
 
 
 class RedisPoller(StockPoller):  # type: ignore[misc]
+    """Writes what was acknowledged, and was sent with no script, before kombu waits."""
+
     def on_poll_start(self) -> None:
-        """Before the event loop waits: what was acknowledged and was sent with no script is written by itself."""
+        """Of the event loop of a worker."""
         super().on_poll_start()
+        self._write_acknowledged()
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        """Without an event loop. Kombu before 5.7 waits in it without on_poll_start."""
+        self._write_acknowledged()
+        return super().get(*args, **options)
+
+    def _write_acknowledged(self) -> None:
         for channel in self._channels:
             qos = channel._qos  # noqa: SLF001 - `qos` would make one
             if isinstance(qos, QoS):
