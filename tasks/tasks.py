@@ -90,7 +90,8 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
         """The last header of a chat's round to return carries the round on, without the message that a body is, where
         its worker would also receive the body. In other groups a run returns to its queue once a round, and gives way.
 
-        Only in a thread: in a process of a pool, what follows would be killed at the time limit of the call.
+        Only in a thread: in a process of a pool, what follows would be killed at the time limit of the call. A worker
+        that shuts down sends it, as whatever follows.
         """
         body: dict[str, Any] | None = self.request.chord  # type: ignore[assignment]  # the stubs have another type
         if (
@@ -99,7 +100,6 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
             or body["options"]["queue"] != Group.CHAT.queue
             or Group.CHAT.queue not in self.app.amqp.queues.consume_from
             or threading.current_thread() is threading.main_thread()
-            or self.runtime.in_flight.stopping
         ):
             return
         backend: Any = self.backend
