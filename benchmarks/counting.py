@@ -2,8 +2,8 @@
 
 Redis: commands as MONITOR shows them, of the contender's own database, clients included. What an idle fleet sends too
 is left out: pings, questions whether a queue has grown, the timers of kombu and of rescue. So is the question who
-watches, which a process asks once a second however many turns it has. A blocking pop may end with nothing, so one is
-counted for each message. Commands that a Lua script runs inside Redis are not counted.
+watches, which a process asks once a second however many turns it has. A command that takes messages may end with
+nothing, so one is counted for each message. Commands that a Lua script runs inside Redis are not counted.
 
 PostgreSQL: a transaction that writes takes a transaction id, and only such a one, so the ids taken are the number of
 write commits. `pg_stat_statements` counts statements; a list of rows counts as many as the driver makes of it.
@@ -36,7 +36,7 @@ PATIENCE = 20.0
 END = "end-of-the-bench"
 CHATTER = re.compile(
     r"^(BRPOP|PING|HELLO|CLIENT|SELECT|INFO|LLEN|HLEN|SMEMBERS|SADD|ECHO|COMMAND|SCRIPT|ZREVRANGEBYSCORE)\b"
-    r"|^ZRANGE \S*unacked_index|_kombu\.|celeryev|pidbox|:sweep:|unacked_mutex|:watched\b",
+    r"|^EVAL .*LINDEX|^ZRANGE \S*unacked_index|_kombu\.|celeryev|pidbox|:sweep:|unacked_mutex|:watched\b",
     re.IGNORECASE,
 )
 

@@ -1,7 +1,8 @@
 """What follows from a stage: intents that this process carries out itself, and those that it sends.
 
 An intent is carried out here, without a message, when it belongs to the same run and fans nothing out. So a round of K
-calls costs K + 1 messages, and a run returns to its group's queue once a round: there a chore gives way to a chat.
+calls costs K + 1 messages, and a run returns to its group's queue once a round: there a chore gives way to a chat. The
+round of a chat may cost K: the header that returns last carries it on (`carry_round_on` in tasks.py).
 A run can need its model again without a round in between, because the reply paused, planned, was refused or asked for
 nothing that could run. Then a chat continues at once, and any other run returns to its queue first.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,13 +17,13 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.errors import BrokenAgent, RoomError, Unavailable, UserError
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.intents import Dispatch, Hint, Intent
+from chordage.orchestrator.core.intents import CommitRound, Dispatch, Hint, Intent
 from chordage.orchestrator.core.message import group_of
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.loops.pulse import tick
 from chordage.orchestrator.runtime import Runtime
 from chordage.tasks import accepting, names
-from chordage.tasks.courier import CLAIMED_FOR, Courier
+from chordage.tasks.courier import CLAIMED_FOR, ROUND_SIZE, SEND_ERRORS, Courier
 from chordage.tasks.follow import follow
 from chordage.tasks.schema import check_named, decisions_from, request_from, verb_from
 
@@ -68,20 +69,51 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
             self.courier.send(intents)
             return
         context.ignore_result = True  # it is stored
-        try:
-            self.follow(
-                following
-                for intent in intents
-                for following in (
-                    stages.dispatch(rt, group, intent.hint)
-                    if isinstance(intent, Dispatch) and intent.group is group
-                    else [intent]
-                )
+        self.follow_done(
+            following
+            for intent in intents
+            for following in (
+                stages.dispatch(rt, group, intent.hint)
+                if isinstance(intent, Dispatch) and intent.group is group
+                else [intent]
             )
+        )
+
+    def follow_done(self, intents: Iterable[Intent]) -> None:
+        """As `follow`, behind work that is done: what fails now is not its failure, and rescue sends it again."""
+        try:
+            self.follow(intents)
         except self.throws as error:
-            self.on_failure(error, task_id, (), {}, None)
+            self.on_failure(error, str(self.request.id), (), {}, None)
         except Exception:
-            log.exception("a turn that was stored could not be carried on; rescue will send for it")
+            log.exception("what is stored could not be carried on; rescue will send for it")
+
+    def carry_round_on(self) -> None:
+        """The last header of a chat's round to return carries the round on, without the message that a body is, where
+        its worker would also receive the body. In other groups a run returns to its queue once a round, and gives way.
+
+        Only in a thread: in a process of a pool, what follows would be killed at the time limit of the call. A worker
+        that shuts down sends it, as whatever follows.
+        """
+        body: dict[str, Any] | None = self.request.chord  # type: ignore[assignment]  # the stubs have another type
+        if (
+            not body
+            or ROUND_SIZE not in body
+            or body["options"]["queue"] != Group.CHAT.queue
+            or Group.CHAT.queue not in self.app.amqp.queues.consume_from
+            or threading.current_thread() is threading.main_thread()
+        ):
+            return
+        backend: Any = self.backend
+        try:
+            have_all_returned = backend.note_return(self.request)
+        except SEND_ERRORS as error:
+            log.info("the return of a header is noted when its task ends", error=str(error))
+            return
+        self.request.chord = None  # it is counted
+        if have_all_returned:
+            of_round = body["kwargs"]
+            self.follow_done([CommitRound(run_id=of_round["run"], step=of_round["step"], group=Group.CHAT)])
 
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: dict[str, Any], einfo: Any) -> None:  # noqa: ARG002 - Celery's signature
         """A broken agent is logged by the stage that meets it."""
@@ -248,4 +280,6 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         self.courier.send(stages.run_batch(self.runtime, calls, in_doubt=in_doubt, claimed_for=claimed_for))
         if alone:
             self.courier.send(stages.after_lone_call(self.runtime, calls[-1]))
+        else:
+            self.carry_round_on()
         return calls

@@ -59,12 +59,14 @@ class JoiningBackend(RedisBackend):
             super().on_chord_part_return(request, state, result, propagate=propagate, **kwargs)
             return
         try:
-            if self._have_all_returned(request, body[ROUND_SIZE]):
+            if self.note_return(request):
                 self._courier.send_round_body(body)
         except SEND_ERRORS as error:
             log.warning("chord not joined; rescue will commit its round", chord=request.group, error=str(error))
 
-    def _have_all_returned(self, request: Any, size: int) -> bool:
+    def note_return(self, request: Any) -> bool:
+        """Whether all headers of this one's chord have returned now."""
+        size = request.chord[ROUND_SIZE]
         if size == 1:
             return True
         key = self.get_key_for_group(request.group, ".returned")

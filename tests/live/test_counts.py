@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import uuid
+from contextlib import contextmanager
 from itertools import product
 
 import pytest
 
 from chordage.benchmarks import workload
-from chordage.benchmarks.contenders import Conditions, Engine
+from chordage.benchmarks.contenders import AS_MEANT, Conditions, Engine, Scenario
 from chordage.benchmarks.counting import count_work
 from chordage.benchmarks.servers import EMBEDDED, running_servers, running_workers
 from chordage.benchmarks.workload import TurnShape
@@ -59,23 +60,27 @@ def write_agents(room):
     (room / "agent.toml").write_text(f'placement = "spread"\n{text}')
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def fleet(request):
+@contextmanager
+def running_fleet(database, scenario=AS_MEANT, *, threads=0):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CHORDAGE_SWEEP", "600")  # rescue looks at the database whether or not there are turns
         environment.setenv("CHORDAGE_GONE_AFTER", "3600")  # workers show that they live whether or not there are turns
         environment.setenv("CHORDAGE_PRESENCE", "600")
         environment.setenv("CHORDAGE_PROJECT", "600")  # the bus is copied for all turns of a second together
         try:
-            started = running_servers(database=EMBEDDED if request.param == "postgres" else None, redis_url=None)
+            started = running_servers(database=EMBEDDED if database == "postgres" else None, redis_url=None)
             on = started.__enter__()
         except ConfigError as error:
             skips.unavailable(str(error))
         try:
             conditions = Conditions(
-                redis_url=on.redis_url, database_url=on.database_url, folder=on.folder, shape=TurnShape()
+                redis_url=on.redis_url,
+                database_url=on.database_url,
+                folder=on.folder,
+                shape=TurnShape(),
+                threads=threads,
             )
-            engine = Engine(conditions)
+            engine = Engine(conditions, scenario)
             write_agents(engine.room)
             with running_workers([engine], on):
                 workload.write_script(engine.room, TurnShape(rounds=3))
@@ -87,12 +92,28 @@ def fleet(request):
             started.__exit__(None, None, None)
 
 
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def fleet(request):
+    with running_fleet(request.param) as running:
+        yield running
+
+
 @of_each_shape
 def test_round_costs_a_message_a_call_and_one_more(fleet, shape):
     found = fleet.count(shape)
 
     to_start = 1
     assert found.messages == to_start + shape.rounds * (shape.calls + 1)
+
+
+def test_round_costs_a_message_a_call_where_one_worker_does_all_in_threads():
+    """The header that returns last carries the round on: no message is the body."""
+    shape = TurnShape(rounds=2)
+    with running_fleet("sqlite", Scenario(name="all", about="in threads"), threads=4) as fleet:
+        found = fleet.count(shape)
+
+    to_start = 1
+    assert found.messages == to_start + shape.rounds * shape.calls
 
 
 @of_each_shape

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+
 import pytest
 import structlog
 from celery import Celery
-from kombu import Connection, Queue
+from kombu import Connection, Consumer, Queue
 from kombu.transport import redis as stock
 from kombu.utils.json import dumps, loads
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -14,6 +17,8 @@ from chordage.config.redis_url import parse
 from chordage.config.settings import Settings
 from chordage.workers import transport
 from chordage.workers.app import make_app
+from chordage.workers.presence import worker_name
+from support.waiting import until
 
 OWN = "chordage.workers.transport:Transport"
 PREFIX = "ours:"
@@ -238,3 +243,206 @@ def test_worker_that_was_taken_for_gone_may_still_acknowledge_its_message(broker
     settled(message)
 
     assert (noted(redis), waiting(redis)) == ((0, 0), 1)
+
+
+def consumer_of(broker, received):
+    """Consumes as a worker does, with room for two messages."""
+    channel = broker.channel()
+    queues = [Queue("first"), Queue("work")]
+    consumer = Consumer(channel, queues, on_message=received.append)
+    consumer.qos(prefetch_count=2)
+    consumer.consume()
+    return channel
+
+
+def drain(broker, done):
+    def step():
+        with suppress(TimeoutError):
+            broker.drain_events(timeout=0.5)
+        return done()
+
+    assert done() or until(step, "the messages have come")
+
+
+def asked(redis):
+    """How often Redis was asked for messages that wait, and to wait for one."""
+    stats = redis.info("commandstats")
+    return tuple(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "brpop"))
+
+
+def full_consumer(broker, redis, received, bodies):
+    """Two messages were delivered one by one. The next are taken by the script, because more may wait."""
+    send(broker, *bodies)
+    redis.config_resetstat()
+    channel = consumer_of(broker, received)
+    drain(broker, lambda: len(received) == 2)
+    settled(received[0])
+    return channel
+
+
+def payloads(received):
+    return [message.payload for message in received]
+
+
+@pytest.mark.redis
+def test_messages_that_wait_are_taken_and_recorded_in_one_command(broker, redis):
+    received = []
+    channel = full_consumer(broker, redis, received, "abcdef")
+    before = asked(redis)
+    for message in [*received]:
+        message.ack()
+    drain(broker, lambda: len(received) == 4)
+
+    assert (before, asked(redis)) == ((0, 2), (1, 2))
+    assert payloads(received) == [*"abcd"]
+    assert (waiting(redis), noted(redis), held_by(redis)) == (2, (2, 2), [worker_name(os.getpid())] * 2)
+    channel.close()
+    assert (waiting(redis), noted(redis)) == (4, (0, 0))
+
+
+@pytest.mark.redis
+def test_records_of_acknowledged_messages_are_removed_when_the_next_are_taken(broker, redis):
+    received = []
+    full_consumer(broker, redis, received, "abcdef")
+    for number in (2, 4):
+        for message in received[number - 2 : number]:
+            message.ack()
+        drain(broker, lambda number=number: len(received) == number + 2)
+    assert noted(redis) == (2, 2)
+
+    for message in received[4:]:
+        message.ack()
+    drain(broker, lambda: noted(redis) == (0, 0))
+
+
+@pytest.mark.redis
+def test_acknowledgement_is_written_where_nothing_is_taken_next(broker, redis):
+    """The worker is stopped, so no command follows that could carry it."""
+    received = []
+    channel = full_consumer(broker, redis, received, "abcd")
+    for message in [*received]:
+        message.ack()
+    drain(broker, lambda: len(received) == 4)
+    for queue in [*channel._tag_to_queue]:
+        channel.basic_cancel(queue)
+    received[2].ack()
+    channel.connection.cycle.on_poll_start()
+    settled(received[2])
+
+    assert noted(redis) == (1, 1)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("has_arrived", [True, False])
+def test_what_was_taken_is_put_back_when_the_answer_is_lost(broker, redis, has_arrived):
+    received = []
+    channel = full_consumer(broker, redis, received, "abcdef")
+    for message in [*received]:
+        message.ack()
+    cycle = channel.connection.cycle
+    cycle.on_poll_start()  # the script is sent
+    if has_arrived:
+        assert channel.client.connection.can_read(timeout=5)
+        assert (waiting(redis), noted(redis)) == (2, (2, 2))
+    channel.client.connection.disconnect()
+    for number in (4, 6):
+        drain(broker, lambda number=number: len(received) == number)
+        for message in received[number - 2 :]:
+            message.ack()
+
+    assert sorted(payloads(received)) == [*"abcdef"]
+    channel.close()
+    assert (waiting(redis), noted(redis)) == (0, (0, 0))
+
+
+@pytest.mark.redis
+def test_message_that_cannot_be_read_holds_up_no_other(broker, redis):
+    received = []
+    full_consumer(broker, redis, received, "ab")
+    for text in ("{not JSON}", '{"body": "no properties"}'):
+        redis.lpush(f"{PREFIX}work", text)
+    send(broker, "c")
+    for message in [*received]:
+        message.ack()
+    for _ in range(3):
+        with suppress(TimeoutError, ValueError, KeyError):
+            broker.drain_events(timeout=0.2)
+
+    assert payloads(received) == [*"abc"]
+    received[-1].ack()
+    drain(broker, lambda: (waiting(redis), noted(redis)) == (0, (0, 0)))
+
+
+@pytest.mark.redis
+def test_what_is_no_message_is_left_to_kombu(broker, redis):
+    full_consumer(broker, redis, received := [], "ab")
+    redis.lpush(f"{PREFIX}work", "17")
+    for message in [*received]:
+        message.ack()
+    with pytest.raises(TypeError):
+        drain(broker, lambda: False)
+
+    assert asked(redis) == (1, 3)
+    assert noted(redis)[0] == waiting(redis) == 0
+
+
+@pytest.mark.redis
+def test_queues_come_in_their_order_and_then_by_priority(broker, redis):
+    full_consumer(broker, redis, received := [], "ab")
+    with broker.Producer() as producer:
+        for priority, queue in ((3, "first"), (0, "work"), (0, "first"), (3, "work")):
+            producer.publish(f"{queue} {priority}", routing_key=queue, exchange="", priority=priority)
+    for number in (2, 4):
+        for message in received[number - 2 : number]:
+            message.ack()
+        drain(broker, lambda number=number: len(received) == number + 2)
+
+    assert payloads(received[2:]) == ["first 0", "work 0", "first 3", "work 3"]
+    received[-1].requeue()
+    received[-2].requeue()
+    settled(received[-1])
+    assert (redis.llen(f"{PREFIX}first\x06\x163"), redis.llen(f"{PREFIX}work\x06\x163"), noted(redis)) == (1, 1, (0, 0))
+
+
+@pytest.mark.redis
+def test_redis_that_refuses_the_script_is_asked_for_one_message_at_a_time(broker, redis, monkeypatch):
+    monkeypatch.setattr(transport, "TAKE", "return redis.error_reply('no scripts here')")
+    full_consumer(broker, redis, received := [], "abcdef")
+    with structlog.testing.capture_logs() as lines:
+        for number in (2, 4):
+            for message in received[number - 2 : number]:
+                message.ack()
+            drain(broker, lambda number=number: len(received) == number + 2)
+
+    assert payloads(received) == [*"abcdef"]
+    assert asked(redis) == (1, 6)
+    assert [line["log_level"] for line in lines] == ["warning"]
+    settled(received[-1])
+    assert noted(redis) == (2, 2)
+
+
+class OtherPop(stock.Channel):
+    def _brpop_start(self, timeout=1):
+        self.client.connection.send_command("BLMPOP", timeout)
+
+
+class OtherPoller(stock.MultiChannelPoller):
+    def _register_BRPOP(self, channel):
+        channel.ask()
+
+
+def test_a_kombu_that_takes_messages_in_another_way_is_seen():
+    assert transport.RedisChannel.takes_in_own_way
+    assert not transport.pops_match(OtherPop, stock.MultiChannelPoller)
+    assert not transport.pops_match(stock.Channel, OtherPoller)
+
+
+@pytest.mark.redis
+def test_a_kombu_that_takes_messages_in_another_way_is_used_as_it_is(broker, redis, monkeypatch):
+    monkeypatch.setattr(transport.RedisChannel, "takes_in_own_way", False)
+    full_consumer(broker, redis, received := [], "abcd")
+    for message in [*received]:
+        message.ack()
+    drain(broker, lambda: len(received) == 4)
+
+    assert asked(redis) == (0, 4)
