@@ -24,6 +24,7 @@ import structlog
 
 from chordage.orchestrator import views
 from chordage.orchestrator.core.agent import AgentSpec, Effect, OutputUse, Placement, PluginUse, SubAgent, ToolSpec
+from chordage.orchestrator.core.agent_versions import AgentVersion, plain
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Why
 from chordage.orchestrator.core.errors import UnknownAgent
 from chordage.orchestrator.core.intents import CallHere, CallModel, CallTool, Dispatch
@@ -238,6 +239,12 @@ class World:
 
     def names(self) -> list[str]:
         return [*self._agents, *(self._room.names() if self._room is not None else ())]
+
+    def version(self, agent: AgentSpec) -> AgentVersion:
+        return AgentVersion(digest=agent.digest, agent=agent.name, definition={"agent": plain(agent)})
+
+    def digests(self) -> Mapping[str, str]:
+        return {}
 
     def model_for(self, name: str) -> Model | None:
         """What speaks for the model of this name. None: the room's own script."""
