@@ -25,10 +25,13 @@ from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.status import RunStatus
-from chordage.orchestrator.views import RunExport, RunLine
+from chordage.orchestrator.views import MAX_PART, ResultView, RunExport, RunLine
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.comparison import Comparison
 from chordage.orchestrator.views.runs import RunView, Step, ToolRound
+
+PartOffset = Annotated[int, Query(ge=0, lt=2**31 - 1, description="The first character of the part.")]
+PartLength = Annotated[int, Query(ge=1, le=MAX_PART, description="How many characters at most.")]
 
 router = APIRouter(route_class=JsonRoute, tags=["runs"])
 
@@ -203,3 +206,22 @@ def _part(rows: Any, caller: Caller, after: str | None, limit: int) -> dict[str,
     shown = rows[first : first + limit]
     end = first + len(shown)
     return {"data": show_all(shown, caller), "next": pages.cursor_of(end) if shown and end < len(rows) else None}
+
+
+@router.get(
+    "/calls/{call_id}/result",
+    operation_id="read_result",
+    summary="Read the result of a tool call",
+    description="The whole result is kept, also where the model saw only its beginning. The next part begins at "
+    "`next_offset`.",
+    response_model=model_of(ResultView),
+    responses=documented(*problems.OF_READS, 404),
+)
+def read_result(
+    request: Request,
+    call_id: Id,
+    caller: Annotated[Caller, needs(KeyScope.READ)],
+    offset: PartOffset = 0,
+    limit: PartLength = 65_536,
+) -> Any:
+    return show(services_of(request).result(call_id, offset=offset, limit=limit, space=caller.reach), caller)

@@ -1,4 +1,4 @@
-"""The HTTP server: the API, the web hooks and what guards them. A message is stored here; nothing is executed.
+"""The HTTP server: the API, the webhooks and what guards them. A message is stored here; nothing is executed.
 
 Each subject has a module with its routes. Their handlers are plain functions that run in threads; only what waits is
 asynchronous (`loops/server.py`).
@@ -17,15 +17,11 @@ from chordage.orchestrator.api import (
     agents,
     agui,
     ai_sdk,
-    audit,
     bulk,
-    calls,
     deliveries,
-    doctor,
     fleet,
     inbox,
     keys,
-    metrics,
     openai,
     problems,
     reference,
@@ -56,10 +52,9 @@ from chordage.orchestrator.loops.server import RequestBodies
 
 THREADS = 128
 ROUTERS = (
-    turns.router, streams.router, stepping.router, runs.router, calls.router, threads.router, inbox.router,
-    agents.router, fleet.router, doctor.router, sources.router, deliveries.router, bulk.router, keys.router,
-    audit.router, web_sessions.router, tickets.router, usage.router, why.router, traces.router, metrics.router,
-    openai.router, agui.router, ai_sdk.router,
+    turns.router, streams.router, stepping.router, runs.router, threads.router, inbox.router, agents.router,
+    fleet.router, sources.router, deliveries.router, bulk.router, keys.router, web_sessions.router, tickets.router,
+    usage.router, why.router, traces.router, openai.router, agui.router, ai_sdk.router,
 )  # fmt: skip
 
 ABOUT = """\
@@ -76,7 +71,7 @@ a key. Keys have a rate; beyond it the answer is 429 with `Retry-After`.
 every message over HTTP.
 
 **Threads.** The threads of callers are in spaces of their own: `api:`, and `api@TENANT:` for the keys of a tenant. A
-caller cannot see the threads of other tenants, of channels, web hooks and the agent's own work, nor their turns and
+caller cannot see the threads of other tenants, of channels, webhooks and the agent's own work, nor their turns and
 questions (404). A key without a tenant that may operate sees all of them, and writes to `api:` alone.
 
 **Pages.** A request has to name a host that is this server's (421), must not come from a page of another site (403),

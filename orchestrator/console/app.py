@@ -27,13 +27,11 @@ from chordage.orchestrator.console import (
     asked,
     audit,
     bulk,
-    channels,
+    fleet,
     forking,
-    groups,
     inbox,
     login,
     overview,
-    pulse,
     run_actions,
     run_page,
     runs,
@@ -41,7 +39,6 @@ from chordage.orchestrator.console import (
     suggestions,
     threads,
     usage,
-    workers,
 )
 from chordage.orchestrator.console.live import LiveStreams
 from chordage.orchestrator.console.pages import DIGESTS, HEADERS, STATIC, bare, render, uncounted_context
@@ -53,8 +50,8 @@ PATH = "/console"
 LONG = "public, max-age=31536000, immutable"
 ROUTERS = (
     login.router, asked.router, inbox.router, runs.router, run_page.router, run_actions.router, overview.router,
-    threads.router, agents.router, groups.router, pulse.router, channels.router, usage.router, workers.router,
-    bulk.router, suggestions.router, audit.router, sessions.router, forking.router,
+    threads.router, agents.router, fleet.router, usage.router, bulk.router, suggestions.router, audit.router,
+    sessions.router, forking.router,
 )  # fmt: skip
 STATUS_OF: dict[type[Exception], int] = {
     errors.InvalidMessage: 422,

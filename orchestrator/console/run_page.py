@@ -32,8 +32,8 @@ from chordage.orchestrator.core.stepping import ALLOWED, Verb
 from chordage.orchestrator.core.why.reasons import WaitReason
 from chordage.orchestrator.views import IdKind, TurnView
 from chordage.orchestrator.views.budgets import BudgetUse, budget_uses
+from chordage.orchestrator.views.processes import takeovers
 from chordage.orchestrator.views.runs import InferenceStep, RunView, ToolRound
-from chordage.orchestrator.views.takeovers import takeovers
 
 SOURCE = "console"
 FAMILY_MAX = 24  # runs of sub-agents that are shown inside the page of their root

@@ -18,6 +18,7 @@ from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.status import SETTLED_CALL, CallStatus, RunStatus
 from chordage.orchestrator.core.text import counted
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.processes import Takeover
 from chordage.orchestrator.views.runs import (
     CompactionStep,
     ConsumerSteerStep,
@@ -32,7 +33,6 @@ from chordage.orchestrator.views.runs import (
     ToolRound,
     WaitStep,
 )
-from chordage.orchestrator.views.takeovers import Takeover
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,6 @@ from chordage.orchestrator.views.approvals import (
     question,
     schema_asked,
 )
-from chordage.orchestrator.views.audit import AuditPage, audit_page
 from chordage.orchestrator.views.bulk import BulkView, bulk_job, bulk_jobs, bulk_refusals, bulk_view
 from chordage.orchestrator.views.calls import (
     MAX_PART,
@@ -40,7 +39,7 @@ from chordage.orchestrator.views.exports import RunExport, export
 from chordage.orchestrator.views.groups import groups
 from chordage.orchestrator.views.hooks import HookView, hooks
 from chordage.orchestrator.views.ids import IdKind, full_id, identify
-from chordage.orchestrator.views.keys import KeyView, keys
+from chordage.orchestrator.views.keys import AuditPage, KeyView, SessionPage, audit_page, keys, session_page
 from chordage.orchestrator.views.metrics import FleetMetrics
 from chordage.orchestrator.views.model_view import PromptView, prompt_at
 from chordage.orchestrator.views.pages import (
@@ -76,7 +75,6 @@ from chordage.orchestrator.views.run_events import (
     waiting_note,
 )
 from chordage.orchestrator.views.runs import run
-from chordage.orchestrator.views.saved_views import known_tools, saved_views
 from chordage.orchestrator.views.stepped import as_json, driven, stepped
 from chordage.orchestrator.views.threads import history, thread, thread_details, threads
 from chordage.orchestrator.views.trace import trace
@@ -86,13 +84,14 @@ from chordage.orchestrator.views.turn_search import (
     TurnFilter,
     TurnPage,
     TurnState,
+    known_tools,
+    saved_views,
     search_turns,
     throughput,
 )
 from chordage.orchestrator.views.turns import TurnView, is_done, turn, turns
 from chordage.orchestrator.views.usage import total, usage_report
 from chordage.orchestrator.views.wait_facts import WaitSources
-from chordage.orchestrator.views.web_sessions import SessionPage, session_page
 from chordage.orchestrator.views.why import WhyView, waiting, why, whys
 
 __all__ = [

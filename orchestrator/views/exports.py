@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from chordage.orchestrator.store import calls
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.views.processes import Takeover, takeovers
 from chordage.orchestrator.views.runs import RunView, ToolRound
 from chordage.orchestrator.views.runs import run as load_run
-from chordage.orchestrator.views.takeovers import Takeover, takeovers
 from chordage.orchestrator.views.trace import TraceView
 from chordage.orchestrator.views.trace import trace as load_trace
 from chordage.orchestrator.views.turns import TurnView

@@ -1,16 +1,22 @@
-"""The keys of callers, without what is secret of them."""
+"""The keys of callers without their secrets, their sessions in the console, and the record of what they did."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from chordage.orchestrator.core.audit import Audited, AuditEntry
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.keys import ApiKey, KeyState
-from chordage.orchestrator.store import keys as rows
+from chordage.orchestrator.core.logins import WebSession
+from chordage.orchestrator.store import audit as audit_rows
+from chordage.orchestrator.store import keys as key_rows
+from chordage.orchestrator.store import web_sessions as session_rows
 from chordage.orchestrator.store.database import Store
+
+AuditPlace = tuple[datetime, int]  # time and id of an entry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +52,55 @@ def keys(
 ) -> list[KeyView]:
     """Newest first. `after`: the last on the page before. `tenant`: its keys alone."""
     with store.read() as tx:
-        last = None if after is None else rows.load(tx, after)
+        last = None if after is None else key_rows.load(tx, after)
         if after is not None and (last is None or (tenant is not None and last.tenant != tenant)):
             raise NotFound(f"leave `after` out to start again: there is no key {after!r:.80}")
-        page = rows.newest(tx, limit=limit, tenant=tenant, after=last)
+        page = key_rows.newest(tx, limit=limit, tenant=tenant, after=last)
     return [key_view(key, now) for key in page]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionPage:
+    data: list[WebSession]
+    next: tuple[datetime, str] | None  # give it as `before` for the next page
+
+
+def session_page(
+    store: Store,
+    now: datetime,
+    *,
+    limit: int = 50,
+    tenant: str | None = None,
+    key_id: str | None = None,
+    before: tuple[datetime, str] | None = None,
+) -> SessionPage:
+    """Newest first. `tenant`, `key_id`: those that began with such a key."""
+    with store.read() as tx:
+        page = list(session_rows.newest(tx, now, limit=limit + 1, tenant=tenant, key_id=key_id, before=before))
+    last = page[limit - 1] if len(page) > limit else None
+    return SessionPage(data=page[:limit], next=None if last is None else (last.began_at, last.id))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditPage:
+    data: list[AuditEntry]
+    next: AuditPlace | None  # give it as `before` for the next page
+
+
+def audit_page(
+    store: Store,
+    *,
+    limit: int = 50,
+    tenant: str | None = None,
+    actor: str | None = None,
+    action: Audited | None = None,
+    since: datetime | None = None,
+    before: AuditPlace | None = None,
+) -> AuditPage:
+    """Newest first. `tenant`: what its own keys did."""
+    with store.read() as tx:
+        page = audit_rows.newest(
+            tx, limit=limit + 1, tenant=tenant, actor=actor, action=action, since=since, before=before
+        )  # fmt: skip
+    last = page[limit - 1] if len(page) > limit else None
+    return AuditPage(data=page[:limit], next=None if last is None else (last.at, last.id))

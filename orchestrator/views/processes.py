@@ -1,13 +1,16 @@
-"""Processes: which carry out work in the fleet, on which machine, when each was last seen, and what it holds."""
+"""The processes that carry out work, and where the work of one that was lost was taken over."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from chordage.orchestrator.core.groups import DELIVERY_QUEUE, SYSTEM_QUEUE, Group
 from chordage.orchestrator.store import processes as process_rows
+from chordage.orchestrator.store import takeovers as takeover_rows
 from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.views.conversion import view_of
 
 LATELY = timedelta(minutes=10)  # of those that went; rescue forgets them then, if one is at work
 
@@ -45,3 +48,22 @@ def _roles(queues: tuple[str, ...] | None) -> tuple[str, ...] | None:
     turns, tools = {group.queue for group in Group}, {group.tools_queue for group in Group}
     named = [("turns", turns), ("tools", tools), (SYSTEM_QUEUE, {SYSTEM_QUEUE}), (DELIVERY_QUEUE, {DELIVERY_QUEUE})]
     return tuple(role for role, of_role in named if of_role & set(queues))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Takeover:
+    call_id: str | None  # None: a model call
+    step: int
+    worker: str | None
+    lost_at: datetime  # its last sign of life
+    noticed_at: datetime  # the work was sent again
+
+
+def takeovers(store: Store, run_ids: Collection[str]) -> dict[str, tuple[Takeover, ...]]:
+    """By run."""
+    with store.read() as tx:
+        rows = takeover_rows.of_runs(tx, run_ids)
+    return {
+        run_id: tuple(view_of(Takeover, row) for row in rows if row["run_id"] == run_id)
+        for run_id in {row["run_id"] for row in rows}
+    }

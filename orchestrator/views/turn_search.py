@@ -1,4 +1,4 @@
-"""Turns by many conditions, as the list of runs shows them."""
+"""Turns by many conditions, as the list of runs shows them, and saved searches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Origin, Sender
 from chordage.orchestrator.core.model import Usage, usage_from
 from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.saved_views import SavedView
 from chordage.orchestrator.core.status import Disposition, RunStatus, TurnStatus
-from chordage.orchestrator.store import turn_search
+from chordage.orchestrator.store import durations, turn_search
+from chordage.orchestrator.store import saved_views as saved_rows
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.turn_search import TurnConditions, TurnSummary
 from chordage.orchestrator.views.conversion import view_of
+
+TOOLS = 500  # names that a list of them has at most
 
 
 class TurnState(StrEnum):
@@ -184,3 +188,15 @@ def conditions_of(wanted: TurnFilter, space: str | None) -> TurnConditions:
         dearer_than=wanted.dearer_than, cheaper_than=wanted.cheaper_than,
         since=wanted.since, until=wanted.until, space=space,
     )  # fmt: skip
+
+
+def saved_views(store: Store, owner: str) -> list[SavedView]:
+    """By name."""
+    with store.read() as tx:
+        return saved_rows.visible_to(tx, owner)
+
+
+def known_tools(store: Store) -> list[str]:
+    """That were called lately."""
+    with store.read() as tx:
+        return durations.tools(tx, TOOLS)

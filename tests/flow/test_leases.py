@@ -19,7 +19,7 @@ from chordage.orchestrator.plugins.base import Plugin
 from chordage.orchestrator.plugins.plugin_set import PluginSet
 from chordage.orchestrator.store import calls, schema
 from chordage.orchestrator.store.database import Store
-from chordage.orchestrator.views.takeovers import takeovers
+from chordage.orchestrator.views.processes import takeovers
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
 from support.one_turn import change_agent

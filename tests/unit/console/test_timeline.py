@@ -16,8 +16,8 @@ from chordage.orchestrator.core.model import Fault, Usage
 from chordage.orchestrator.core.status import CallStatus, RunStatus
 from chordage.orchestrator.views.approvals import QuestionView
 from chordage.orchestrator.views.calls import CallView
+from chordage.orchestrator.views.processes import Takeover
 from chordage.orchestrator.views.runs import AttemptView, InferenceStep, RunView, StepStatus, ToolRound, WaitStep
-from chordage.orchestrator.views.takeovers import Takeover
 from support.builders import NOON
 
 DAY = 86_400.0
