@@ -1,4 +1,4 @@
-"""A burst of signed web hooks against a real server: how long each waits for its answer, and that all are queued.
+"""A burst of signed webhooks against a real server: how long each waits for its answer, and that all are queued.
 
     python benchmarks/hook_burst.py [--database postgres] [--deliveries 1000] [--at-once 8] [--processes 1]
 

@@ -79,7 +79,7 @@ def router_for(settings: Settings, *, authenticate: Authenticate | None = None) 
     """The routes of the API for a FastAPI app of your own: `app.include_router(router_for(load()), prefix="/agents")`.
 
     `authenticate` says who sends a request, by its headers. That app decides which hosts it accepts, how large a body
-    may be, and where web hooks are served: they are not among these routes.
+    may be, and where webhooks are served: they are not among these routes.
     """
     team_app.make_current(settings)
     rt = runtime_from(settings, serves=True)

@@ -1,4 +1,4 @@
-"""Web hooks of a room: what receives them in the HTTP server, and test deliveries signed as a sender would."""
+"""Webhooks of a room: what receives them in the HTTP server, and test deliveries signed as a sender would."""
 
 from __future__ import annotations
 

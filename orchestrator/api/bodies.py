@@ -360,7 +360,7 @@ class ForkBody(BaseModel):
     step: Annotated[int | None, Field(strict=True, ge=0, lt=2**31)] = None
     run: Annotated[
         bool,
-        Field(description="The run goes on from there: replies up to `step` are repeated, then the model is asked."),
+        Field(description="The run continues from there: replies up to `step` are repeated, then the model is asked."),
     ] = False
     edits: Annotated[ForkEditsBody, Field(description="With `run`.")] = ForkEditsBody()
     effects: Annotated[

@@ -26,7 +26,7 @@ router = APIRouter(route_class=JsonRoute, tags=["deliveries"])
 @router.get(
     "/deliveries",
     operation_id="list_deliveries",
-    summary="List replies to web hooks and channels, the newest first",
+    summary="List replies to webhooks and channels, the newest first",
     response_model=page_model(model_of(DeliveryView), "DeliveryPage"),
     responses=documented(*problems.OF_READS),
 )

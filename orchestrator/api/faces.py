@@ -37,7 +37,7 @@ SEPARATOR = "\n"  # the AG-UI client finds no event in a stream with CRLF
 PREFETCH = 64  # moments that may wait for a slow client
 _ID = re.compile(r"[0-9A-Za-z-]{1,200}")
 
-_AGAIN = "The turn goes on: send the same request again to read it from its start."
+_AGAIN = "The turn continues: send the same request again to read it from its start."
 _LOST = f"The stream broke off on the side of the server. {_AGAIN}"
 _STOPPING = f"The server stops. {_AGAIN}"
 

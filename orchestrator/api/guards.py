@@ -1,4 +1,4 @@
-"""What a request passes before the API or a web hook sees it: its host, the page it comes from, the size of its body.
+"""What a request passes before the API or a webhook sees it: its host, the page it comes from, the size of its body.
 
 A browser reaches a server on its own machine for every page it shows. So the Host must be a name of this server, a page
 that says where it comes from must be ours, and a body for the API must say that it is JSON, which no HTML form can.

@@ -120,7 +120,7 @@ def link_question(
     caller: Annotated[Caller, needs(KeyScope.DECIDE, KeyScope.PAYLOADS)],
     body: LinkBody | None = None,
 ) -> LinkToQuestion:
-    """Whoever has it sees exactly what would run, and approves or denies. The decision is recorded as made by the link.
+    """The person who opens it sees exactly what would run, and decides. The decision is recorded as made by the link.
     Without a body it lasts an hour. The address is a page of the console of this server.
     """
     services = services_of(request)

@@ -1,7 +1,7 @@
 """The requests of MCP hosts: the list of tools, and their calls, each of which is a message, a look or a decision.
 
 This module imports the package `mcp`; `api/mcp.py` imports it when a host first comes. A call ends with the turn, with
-a question to a person, or when the host has waited long enough: the turn goes on in any case, also if the host leaves.
+a question to a person, or when the host has waited long enough: the turn continues in any case, even without the host.
 """
 
 from __future__ import annotations

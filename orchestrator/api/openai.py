@@ -44,7 +44,7 @@ STALE_PAUSE, STALE_TRIES = 0.05, 200  # seconds until the stream is read again, 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 OF_READS = (401, 403, 421, 422, 429, 500, 503)
 OF_WRITES = (400, 401, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 502, 503)
-LOST = "the server cannot read on, and the turn goes on: "
+LOST = "the server cannot read on, and the turn continues: "
 SAME_KEY = "send the request again under its Idempotency-Key"
 
 _STREAMED: dict[int | str, dict[str, Any]] = {

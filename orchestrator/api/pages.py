@@ -1,6 +1,6 @@
 """Lists over HTTP: every one is `{"data": [...], "next": ...}`, and `next` is the `after` of the next page.
 
-A cursor is the key of a row, written so that it can stand in an address. Nothing is kept for it, and it never expires.
+A cursor is the key of a row, written so that it fits into an address. Nothing is kept for it, and it never expires.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Services:
     meter: RequestMeter = field(default_factory=RequestMeter)
     metrics: Callable[[], Mapping[SumKey, float]] = field(default=dict)  # of the fleet
     metrics_token: str | None = None  # opens `GET /metrics` and nothing else; None: that takes a key
-    sessions: Sessions | None = None  # of the console; None: nobody can log in
+    sessions: Sessions | None = None  # of the console; None: no login is possible
     faults: Callable[[], list[str]] = field(default=list)  # of the agents' files
     broken_agents: Callable[[], Mapping[str, str]] = field(default=dict)  # what is wrong with each, by name
     hooks: Callable[[], list[HookView]] = field(default=list)

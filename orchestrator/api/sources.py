@@ -1,4 +1,4 @@
-"""Where work comes from besides callers, over HTTP: polled channels, web hooks, tasks and chores of the room."""
+"""Where work comes from besides callers, over HTTP: polled channels, webhooks, tasks and chores of the room."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_channels(
 @router.get(
     "/hooks",
     operation_id="list_hooks",
-    summary="List the web hooks with the counts of their deliveries",
+    summary="List the webhooks with the counts of their deliveries",
     response_model=page_model(HookView, "HookPage"),
     responses=documented(*problems.OF_READS),
 )

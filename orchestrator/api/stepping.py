@@ -72,7 +72,7 @@ def step(
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
 ) -> SteppedTo:
-    """A refusal says in `code` why, and in `rev` and `standing` how the turn stands."""
+    """A refusal says in `code` why, and in `rev` and `standing` the state of the turn."""
     if body.verb is Verb.DECIDE:
         require(caller, KeyScope.DECIDE, "the verb decide")
     order = StepRequest(

@@ -99,7 +99,7 @@ def fork_thread(
     """Results of calls are copied as they are, and nothing is carried out again. Continue with a turn on the new
     thread, which is one of the caller's own.
 
-    With `run` the run itself goes on from the end of `step`, with the edits, as a new turn: `turn_id`. That wants the
+    With `run` the run itself continues from the end of `step`, with the edits, as a new turn: `turn_id`. That wants the
     scope `submit` too. Its calls are answered from the record of the run that is forked; see `effects`.
     """
     services, body = services_of(request), body or ForkBody()

@@ -1,4 +1,4 @@
-"""The HTTP endpoint of web hooks, in front of the API: all paths below /hooks/.
+"""The HTTP endpoint of webhooks, in front of the API: all paths below /hooks/.
 
 An unknown sender gets the same answer whatever was wrong; a sender whose signature is right learns what to change.
 """
@@ -96,7 +96,7 @@ def response_to(result: DeliveryResult) -> Response:
         case DeliveryResult(outcome=DeliveryOutcome.IGNORED):
             return Response(status_code=204)
         case DeliveryResult(outcome=DeliveryOutcome.ACCEPTED, admitted=admitted) if admitted is not None:
-            # No Location: a caller of the API cannot read turns of web hooks.
+            # No Location: a caller of the API cannot read turns of webhooks.
             return JSONResponse({"turn_id": admitted.turn_id, "thread_id": admitted.thread_id}, status_code=202)
         case DeliveryResult(outcome=DeliveryOutcome.REPLAYED, admitted=admitted) if admitted is not None:
             detail = f"this delivery was taken before: it is turn {admitted.turn_id}"

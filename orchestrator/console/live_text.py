@@ -1,4 +1,4 @@
-"""The text of replies while they are written, for the pages of runs that somebody looks at.
+"""The text of replies while they are written, for the pages of runs that are open in a browser.
 
 One reader for each run follows its events, however many pages show it. A delta counts if it begins where the text ends;
 a snapshot sets the text. What a worker that died had written of a reply is kept apart and shown as struck out. The text
@@ -103,7 +103,7 @@ class RunWatches:
 
     @asynccontextmanager
     async def of(self, events: EventStreams | None, run_id: str | None) -> AsyncIterator[RunWatch]:
-        """Without streams the watch never hears of anything, and its pages look once a second."""
+        """Without streams the watch gets no events, and its pages are read again once a second."""
         if events is None or run_id is None:
             yield self._quiet
             return

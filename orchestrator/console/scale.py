@@ -23,7 +23,7 @@ class BarKind(StrEnum):
     MODEL = "model"
     RETRY = "retry"  # an attempt that failed
     TOOL = "tool"
-    LOST = "lost"  # the worker died; nobody worked on it
+    LOST = "lost"  # the worker died; no process worked on it
     REPLAY = "replay"  # after a decision
     WAITING = "waiting"  # for a decision
     CHILD = "child"  # a sub-agent works
@@ -35,7 +35,7 @@ IDLE = frozenset({BarKind.QUEUED, BarKind.WAITING, BarKind.LOST, BarKind.CHILD})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineSpan:
-    """What happened from one moment to another; `end` None: it goes on."""
+    """What happened from one moment to another; `end` None: it has not ended."""
 
     kind: BarKind
     start: datetime

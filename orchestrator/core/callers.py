@@ -19,7 +19,7 @@ class KeyScope(StrEnum):
     READ = "read"  # states, times, names and counts
     PAYLOADS = "payloads"  # texts, arguments and results
     DECIDE = "decide"  # answer questions
-    OPERATE = "operate"  # cancel, retry, fork, budgets, deliveries, standing work
+    OPERATE = "operate"  # cancel, retry, fork, budgets, deliveries, tasks and chores
     ADMIN = "admin"  # keys
 
 

@@ -57,7 +57,7 @@ def check_target(target: Mapping[str, Any]) -> None:
     kinds = [name for name in ("url", "channel") if name in target]
     if len(kinds) != 1:
         raise InvalidMessage(
-            f'{FIELD} must name either a web hook, {{"url": "https://…"}}, or a channel, {{"channel": "NAME", …}}',
+            f'{FIELD} must name either a webhook, {{"url": "https://…"}}, or a channel, {{"channel": "NAME", …}}',
             field=FIELD,
         )
     if kinds == ["url"]:

@@ -161,5 +161,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise NoValue(f"the key {name!r} stands twice in one object")
+        raise NoValue(f"the key {name!r} occurs twice in one object")
     return members

@@ -1,4 +1,4 @@
-"""Links to one question: whoever has the address may answer that question once, and nothing else.
+"""Links to one question: the person who has the address may answer that question once, and nothing else.
 
 The address carries a random token and a signature over what the link is for: the question, the digest of the arguments
 that would run, and the end of the link. Only a hash of the address is stored. A row that was changed, or a question

@@ -1,4 +1,4 @@
-"""Sub-agents: the tool that stands for each of them, the tree of runs they form, and the result of an end."""
+"""Sub-agents: the tool that represents each of them, the tree of runs they form, and the result of an end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sequence numbers of Responses: where in a turn an event lies, not how many events came before it.
 
 A number is made of the step, a section of the step, and a place in that section, which in a text is its characters so
-far. So every replay numbers alike, whatever was sent of it before and by which process, and a reader can go on in the
+far. So every replay numbers alike, whatever was sent of it before and by which process. A reader can continue in the
 middle of a text, though no chunk of it is stored. Numbers have gaps.
 
 Two attempts at a text have the same places. So the lowest digits are a checksum of the text so far: it tells whether
@@ -90,7 +90,7 @@ class ReadersPlace:
 
 
 def broken_off(number: int, message: str, code: str = INTERRUPTED) -> Wire:
-    """Instead of the end. The turn goes on."""
+    """Instead of the end. The turn continues."""
     return {"type": "error", "sequence_number": number, "code": code, "message": message, "param": None}
 
 

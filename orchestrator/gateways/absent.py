@@ -1,5 +1,5 @@
 """The ports of what a process does without: Redis (then SQL decides everything, and there are no watchers), plugins,
-channels and web hooks.
+channels and webhooks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class NoWebHooks:
         return Polled(messages=(), cursor=cursor)
 
     def deliver(self, address: Mapping[str, Any], reply: Outgoing) -> None:
-        raise TryLater(f"this process sends no web hooks, so reply {reply.key} to {address.get('url')} waits")
+        raise TryLater(f"this process sends no webhooks, so reply {reply.key} to {address.get('url')} waits")
 
     def close(self) -> None:
         """Nothing is open."""

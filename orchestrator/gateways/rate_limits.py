@@ -2,7 +2,7 @@
 
 One script fills the buckets of a request and takes its tokens from each, or from none. The clock is that of Redis. In
 memory each process has buckets of its own, so several let more through: a limit that is too wide for a moment is better
-than refusing everybody.
+than refusing all callers.
 """
 
 from __future__ import annotations

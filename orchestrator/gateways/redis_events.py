@@ -5,7 +5,7 @@ round trip: a stage never waits for Redis, and under load the events of many run
 needs no thread where no event waits to be sent before it.
 
 Events of a run are sent only while it is watched. Watchers say so in a sorted set, and a process that has events
-reads it once a second at most. So an event costs nothing while nobody watches, and a watcher may miss those of its
+reads it once a second at most. So an event costs nothing while it is not watched, and a watcher may miss those of its
 first second: it reads what was before from the database, as it has to anyway.
 
 Only the text of a reply that is still being made is nowhere else. So a piece of it that does not continue what was sent
@@ -237,7 +237,7 @@ class WatchedRuns:
         return run_id in runs or EVERY_RUN in runs
 
     def read_when_due(self) -> None:
-        """Without Redis nobody is watching."""
+        """Without Redis no run is watched."""
         if time.monotonic() < self._due:
             return
         now = time.time()

@@ -1,4 +1,4 @@
-"""Streams in Redis that somebody watches: one connection and one blocking read for the whole process.
+"""Streams in Redis that are watched: one connection and one blocking read for the whole process.
 
 What comes in is handed on as it is; entries of the bus say that there is something to read in the database, and live
 entries are notes. The set of streams changes while the read blocks, so a control stream of this process is always among

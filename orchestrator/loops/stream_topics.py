@@ -1,4 +1,4 @@
-"""A topic: a run, a thread or the fleet that somebody follows, read once for all of its followers.
+"""A topic: a run, a thread or the fleet that has followers, read once for all of its followers.
 
 It reads its facts from the database whenever something says that there are new ones: an entry on the bus, a note of a
 worker, or some time that has passed. Redis alone brings notes, which are shown between facts. While Redis is away there
@@ -7,7 +7,7 @@ are none, the bus does not move, and the database is looked at now and then.
 Order. A worker sends notes before its facts are on the bus. So notes about a step that is not known yet wait until
 every fact is shown that was on record when they came; the copying to the bus is started for that.
 
-Slow followers. Each has a queue of its own, with bounds. One whose queue is full is given up, and nobody else waits.
+Slow followers. Each has a queue of its own, with bounds. One whose queue is full is given up; the others do not wait.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class _News:
 
 
 class Topic:
-    """Its task looks for news until nobody follows it. `read`: a page of its facts."""
+    """Its task looks for news until it has no followers. `read`: a page of its facts."""
 
     def __init__(self, hub: TopicHub, read: ReadPage, *, run_id: str | None, thread_id: str | None) -> None:
         """`thread_id`: of a topic that gets the notes of each run on this thread."""
@@ -199,7 +199,7 @@ class Topic:
         return self._refresh.done()
 
     def shown_now(self) -> list[RunEvent]:
-        """What somebody has to know besides the facts."""
+        """What a follower has to know besides the facts."""
         text = [] if self._streamed is None else [_of_text("live.snapshot", self._streamed, self._streamed.text)]
         return [*self._results.values(), *text, *([self._waiting] if self._waiting is not None else [])]
 

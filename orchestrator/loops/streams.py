@@ -1,13 +1,13 @@
 """Live streams of one web process: who follows what, and how the events reach them.
 
-Each run, thread and the fleet that somebody follows is a topic (`stream_topics.py`). All topics share one connection to
+Each run, thread and the fleet that has followers is a topic (`stream_topics.py`). All topics share one connection to
 Redis and one copying to the bus. A follower gets the facts behind the last it has from the database, then what is shown
 at this moment besides, and then what comes. Nothing is cancelled when a follower goes away.
 
 Everything here belongs to one event loop; the database and Redis are read in threads.
 
 A follower may go away at any `await`. So what it has asked for is written down before the first of them, and taken back
-on the way out: otherwise one that goes while it joins leaves a topic that hears of nothing, for all who come later.
+on the way out: otherwise one that goes while it joins leaves a topic that gets no events, for all later followers.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class StreamHub:
         self._streams = streams
 
     def stop(self) -> None:
-        """Followers are told that the server stops. May be called from any thread, and again."""
+        """Tell all followers that the server stops. May be called from any thread, and again."""
         self.is_over = True
         self._in_loop(self.end_followers)
         if self._streams is not None:
             self._streams.stop()
 
     def end_followers(self) -> None:
-        """In the event loop. Nobody follows any more from here on."""
+        """In the event loop. From here on there are no followers."""
         self.is_over = True
         for topic in self._topics.values():
             for followed in topic.followers:

@@ -1,4 +1,4 @@
-"""Versions of agents are put on record before they are used: the row says what a digest stands for.
+"""Versions of agents are put on record before they are used: the row says what a digest means.
 
 Any number of processes may use a new version at once: the first to insert its row writes it, and no row is changed
 later. A process remembers which digests it has noted, so a turn of a known version costs no statement.

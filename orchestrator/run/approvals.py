@@ -223,7 +223,7 @@ def _join_round(unit: Unit, run: Run) -> None:
     unit.follow(*(lone_call(run, call) for call in sent))
 
 
-# A run with suspended calls stands before its next request: decided calls continue, and then the run.
+# A run with suspended calls is before its next request: decided calls continue, and then the run.
 
 
 def resume_decided(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:

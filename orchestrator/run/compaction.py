@@ -53,7 +53,7 @@ def due(
     terms: RequestTerms | None,
 ) -> Compaction | None:
     """`plans`: what was said to the run, and its plans, are read from the history in full. `terms`: of a stepped run;
-    its consumer decides what its model sees, so that neither a threshold nor anybody else's request counts.
+    its consumer decides what its model sees, so that neither a threshold nor the request of another counts.
     """
     spec = agent.compaction
     asked = past.asked if terms is None else terms.compacts

@@ -95,7 +95,7 @@ def session_secret(store: Store) -> bytes:
 
 
 def make_link(store: Store, now: datetime, *, by: Actor = CLI) -> str:
-    """The token of a one-time link, which lets whoever opens it act as the operator."""
+    """The token of a one-time link, which lets the person who opens it act as the operator."""
     token = secrets.token_urlsafe(_SECRET)
     with store.write() as tx:
         logins.add_link(tx, rules.hash_of(token), now=now, expires_at=now + LINK_LASTS)

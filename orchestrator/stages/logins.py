@@ -1,6 +1,6 @@
 """Not in the line of a turn: sessions of the console, and tickets for one stream.
 
-A session has a row for as long as it is open. The row is written before its cookie is sent, and whoever deletes it ends
+A session has a row for as long as it is open. The row is written before its cookie is sent, and deleting it ends
 the session in every process.
 """
 

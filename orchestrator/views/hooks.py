@@ -1,4 +1,4 @@
-"""Web hooks of the room: the bindings of hooks.toml with their counts. No secrets."""
+"""Webhooks of the room: the bindings of hooks.toml with their counts. No secrets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The events of a run, of a turn, of a thread and of the fleet, from the journal.
 
-Facts are read up to the position of the bus (`stages/project.py`): no row can appear before it any more. So whoever
-reads them live and whoever reads them a year later gets the same list, with the ids of the bus. What a row leaves out
-is read from the rows it is about: of calls their ids, results and questions, of the end the answer and what it cost.
+Facts are read up to the position of the bus (`stages/project.py`): no row can appear before it any more. So a
+reader who follows them live and one who reads them a year later get the same list, with the ids of the bus. What a row
+leaves out is read from the rows it is about: of calls their ids, results and questions, of the end the answer and what
+it cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Web hooks as the list of behaviours has them: numbers 9, 11, 12 and 14."""
+"""Webhooks as the list of behaviours has them: numbers 9, 11, 12 and 14."""
 
 from __future__ import annotations
 

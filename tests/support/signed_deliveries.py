@@ -1,4 +1,4 @@
-"""A room with web hooks, and deliveries that are signed as their senders would."""
+"""A room with webhooks, and deliveries that are signed as their senders would."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def environment(monkeypatch, more: Mapping[str, str] = {}) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookClient:
-    """A server with web hooks, and what it has stored."""
+    """A server with webhooks, and what it has stored."""
 
     client: httpx.Client
     rt: Runtime

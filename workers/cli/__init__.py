@@ -7,52 +7,67 @@ from typing import Any
 
 import click
 
-# By name, in the order of `chordage --help`: the module of the command, and its summary. The summary is here so that
-# listing the commands imports none of them.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "See a turn run over several worker processes. Needs no API key, no service, no folder."),
-    "init": ("init", "Write an example room into this folder, to start from."),
-    "check": ("check", "List everything that is wrong with this room and its settings."),
-    "schema": ("schema", "Print the JSON Schema of a file of the room, for your editor."),
-    "dev": ("fleet", "Start everything on this machine: Redis, workers, beat and the HTTP server."),
-    "run": ("fleet", "Run HTTP, polling, schedules and workers in the foreground."),
-    "start": ("fleet", "Start what `run` runs, in the background."),
-    "stop": ("fleet", "Stop the fleet of this folder."),
-    "status": ("status", "Show this folder's fleet and its health."),
-    "invoke": ("invoke", "Run one turn here and print the answer. Needs no running fleet."),
-    "submit": ("submit", "Send a message to the fleet; it becomes a turn."),
-    "turns": ("turns", "List turns."),
-    "threads": ("turns", "List threads."),
-    "agents": ("agents", "Show the versions of agents, and the open runs that began with older ones."),
-    "groups": ("groups", "Show budgets, and what runs and waits within them; set a budget."),
-    "pulse": ("pulse", "List tasks, chores and the will, and what is wrong with them; or run one now."),
-    "show": ("show", "Show a turn, a run or a thread."),
-    "trace": ("trace", "Show the path of one message, from its arrival to its end."),
-    "doctor": ("doctor", "Find what is wrong with the fleet, and say what cures it."),
-    "why": ("why", "Say why something waits, who holds it, and what changes it."),
-    "inbox": ("approvals", "List the calls that wait for a decision."),
-    "approve": ("approvals", "Approve waiting calls."),
-    "deny": ("approvals", "Deny waiting calls."),
-    "decide": ("approvals", "Store a list of decisions, all of them or none."),
-    "cancel": ("turns", "Cancel a turn."),
-    "deliveries": ("deliveries", "List outgoing replies, and send dead letters again."),
-    "bus": ("bus", "Show how far behind the streams in Redis are, or rebuild them."),
-    "compact": ("turns", "Have the older part of a thread summarised."),
-    "worker": ("processes", "Start one worker."),
-    "web": ("processes", "Start the HTTP server."),
-    "poll": ("processes", "Fetch messages from the channels of channels.toml."),
-    "channels": ("channels", "List channels, how far each was read, and what was refused."),
-    "beat": ("processes", "Start the scheduler of periodic work."),
-    "flower": ("processes", "Start Flower, a web page that monitors the workers."),
-    "hooks": ("webhooks", "List the web hooks of the room; `hooks send` tries one."),
-    "keys": ("keys", "Make, list and revoke the keys of callers over HTTP."),
-    "mcp": ("mcp", "Connect to the room's MCP servers, and list their tools."),
-    "prune": ("prune", "Delete turns that ended long ago."),
-    "erase": ("erase", "Delete all that is stored of a thread or a sender."),
-    "migrate": ("migrate", "Bring the database to the schema of this version."),
-    "bench": ("bench", "Measure what the engine costs."),
-    "simulate": ("chordage.workers.simulate.command", "Predict how a fleet would cope with a given load."),
+# As in `chordage --help`: the module of each command, and its summary. The summary is here so that listing the commands
+# imports none of them.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "First steps and rooms": {
+        "demo": ("demo", "See a turn run over several worker processes. Needs no API key, no service, no folder."),
+        "init": ("init", "Write an example room into this folder, to start from."),
+        "check": ("check", "List everything that is wrong with this room and its settings."),
+        "schema": ("schema", "Print the JSON Schema of a file of the room, for your editor."),
+        "mcp": ("mcp", "Connect to the room's MCP servers, and list their tools."),
+        "invoke": ("invoke", "Run one turn here and print the answer. Needs no running fleet."),
+    },
+    "A fleet on this machine": {
+        "dev": ("fleet", "Start everything on this machine: Redis, workers, beat and the HTTP server."),
+        "run": ("fleet", "Run HTTP, polling, schedules and workers in the foreground."),
+        "start": ("fleet", "Start what `run` runs, in the background."),
+        "stop": ("fleet", "Stop the fleet of this folder."),
+        "status": ("status", "Show this folder's fleet and its health."),
+    },
+    "Turns": {
+        "submit": ("submit", "Send a message to the fleet; it becomes a turn."),
+        "turns": ("turns", "List turns."),
+        "threads": ("turns", "List threads."),
+        "show": ("show", "Show a turn, a run or a thread."),
+        "trace": ("trace", "Show the path of one message, from its arrival to its end."),
+        "why": ("why", "Say why something waits, who holds it, and what changes it."),
+        "cancel": ("turns", "Cancel a turn."),
+        "compact": ("turns", "Have the older part of a thread summarised."),
+    },
+    "Approvals": {
+        "inbox": ("approvals", "List the calls that wait for a decision."),
+        "approve": ("approvals", "Approve waiting calls."),
+        "deny": ("approvals", "Deny waiting calls."),
+        "decide": ("approvals", "Store a list of decisions, all of them or none."),
+    },
+    "Tasks, channels, webhooks and deliveries": {
+        "pulse": ("pulse", "List tasks, chores and the will, and what is wrong with them; or run one now."),
+        "channels": ("channels", "List channels, how far each was read, and what was refused."),
+        "hooks": ("webhooks", "List the webhooks of the room; `hooks send` tries one."),
+        "deliveries": ("deliveries", "List outgoing replies, and send dead letters again."),
+        "bus": ("bus", "Show how far behind the streams in Redis are, or rebuild them."),
+    },
+    "Single processes": {
+        "worker": ("processes", "Start one worker."),
+        "web": ("processes", "Start the HTTP server."),
+        "poll": ("processes", "Fetch messages from the channels of channels.toml."),
+        "beat": ("processes", "Start the scheduler of periodic work."),
+        "flower": ("processes", "Start Flower, a web page that monitors the workers."),
+    },
+    "Operation": {
+        "doctor": ("doctor", "Find what is wrong with the fleet, and say what cures it."),
+        "agents": ("agents", "Show the versions of agents, and the open runs that began with older ones."),
+        "groups": ("groups", "Show budgets, and what runs and waits within them; set a budget."),
+        "keys": ("keys", "Make, list and revoke the keys of callers over HTTP."),
+        "migrate": ("migrate", "Bring the database to the schema of this version."),
+        "prune": ("prune", "Delete turns that ended long ago."),
+        "erase": ("erase", "Delete all that is stored of a thread or a sender."),
+        "simulate": ("chordage.workers.simulate.command", "Predict how a fleet would cope with a given load."),
+        "bench": ("bench", "Measure what the engine costs."),
+    },
 }
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 
 class Commands(click.Group):
@@ -78,8 +93,9 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()], col_max=12)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -113,7 +113,7 @@ def inbox(
 @click.option("--expires", callback=lasts, default="1h", show_default=True, help="30m, 12h or 7d from now.")
 @click.option("--url", metavar="URL", help="Of the server, as people reach it.  [default: as the settings have it]")
 def link(question: str, expires: timedelta, url: str | None) -> None:
-    """Print an address by which whoever has it may answer QUESTION once, without a key: it shows exactly what would
+    """Print an address at which a person may answer QUESTION once, without a key: it shows exactly what would
     run. It ends with the question at the latest.
     """
     from chordage.orchestrator import stages

@@ -48,7 +48,7 @@ def channels(name: str | None, limit: int, as_json: bool) -> None:
 
 def _print(shown: list[ChannelView], faults: list[str], *, with_refusals: bool) -> None:
     """Errors follow the table in whole lines: the table would cut them."""
-    columns = ("channel", "plugin", "state", "looked", "turns", "again", "refused", "passed over", "next look")
+    columns = ("channel", "plugin", "state", "polled", "turns", "again", "refused", "skipped", "next poll")
     rows = [
         (line.name, line.plugin, line.state, line.looked_at, line.taken, line.doubled, line.refused,
          line.passed_over, line.next_look)

@@ -24,7 +24,7 @@ COLUMNS = ("delivery", "state", "to", "turn", "attempts", "when", "error")
 @json_option
 @click.pass_context
 def deliveries(ctx: click.Context, which: str | None, limit: int, as_json: bool) -> None:
-    """List replies to web hooks and channels, newest first.
+    """List replies to webhooks and channels, newest first.
 
     `chordage deliveries retry ID` sends a dead letter again.
     """
@@ -41,7 +41,7 @@ def deliveries(ctx: click.Context, which: str | None, limit: int, as_json: bool)
 
 
 def _row(delivery: DeliveryView) -> tuple[object, ...]:
-    state = "in hand" if delivery.in_hand else delivery.status.value
+    state = "sending" if delivery.in_hand else delivery.status.value
     when = delivery.sent_at or delivery.dead_at or delivery.next_at
     return (delivery.id, state, delivery.to, delivery.turn_id, delivery.attempts, when, delivery.error)
 

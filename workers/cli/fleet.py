@@ -79,7 +79,7 @@ def run(*, loops: tuple[Any, ...], tools: int, no_workers: bool, ready_file: Pat
     """Run HTTP, polling, schedules and workers in the foreground, until Ctrl-C or SIGTERM.
 
     \b
-    server  HTTP               hook   web hooks, by the same HTTP server
+    server  HTTP               hook   webhooks, by the same HTTP server
     poll    channels.toml      pulse  tasks, chores and will, by Celery beat
 
     Starts its own Redis if none is set. `chordage start` does the same in the background.

@@ -192,7 +192,7 @@ def logout(session_id: str | None, key_id: str | None, everyone: bool) -> None:
 
 @keys.command()
 def link() -> None:
-    """Print a link into the console, for one use within ten minutes. Whoever opens it acts as the operator."""
+    """Print a link into the console, for one use within ten minutes. The person who opens it acts as the operator."""
     settings = command_settings()
     say(login_url(settings, url=None))
 

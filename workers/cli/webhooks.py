@@ -1,4 +1,4 @@
-"""`chordage hooks`: the web hooks of the room with their counts, and a delivery to try one with."""
+"""`chordage hooks`: the webhooks of the room with their counts, and a delivery to try one with."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from chordage.orchestrator.gateways.webhooks.stats import DeliveryCounts
 
 COLUMNS = ("hook", "method", "path", "signature", "agent", "accepted", "refused", "last", "last turn")
-EMPTY = "no web hooks here; a [hooks.NAME] table in hooks.toml with `path` and `signature` makes one"
+EMPTY = "no webhooks here; a [hooks.NAME] table in hooks.toml with `path` and `signature` makes one"
 
 
 @click.group(invoke_without_command=True)
 @json_option
 @click.pass_context
 def hooks(ctx: click.Context, as_json: bool) -> None:
-    """List the web hooks of the room, with their accepted and refused deliveries.
+    """List the webhooks of the room, with their accepted and refused deliveries.
 
     hooks.toml is read by this command, with the environment of this shell. Exit code 1 if something in it is broken.
     """

@@ -146,7 +146,7 @@ class RunInfo(_Received):
 
 
 class ForkedThread(_Received):
-    """A new thread with the history of another. `turn_id`: of the run that goes on there, where one was wanted."""
+    """A new thread with the history of another. `turn_id`: of the run that continues there, where one was wanted."""
 
     thread_id: str
     forked_from: str

@@ -173,7 +173,7 @@ class Client:
         name: str | None = None,
     ) -> ForkedThread:
         """A new thread with the history of this one: all of it, up to the entry `upto`, or to the end of a `step` of
-        a run. With `run` the run goes on from there, as the turn `turn_id`; what it repeats is answered from the
+        a run. With `run` the run continues from there, as the turn `turn_id`; what it repeats is answered from the
         record. `edits`: text, arguments, model, instructions. `effects`: tools that run. `name`: of the new thread.
         """
         return self.send(

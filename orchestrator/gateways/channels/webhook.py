@@ -1,4 +1,4 @@
-"""Replies as web hooks: one signed POST each, after the Standard Webhooks specification.
+"""Replies as webhooks: one signed POST each, after the Standard Webhooks specification.
 
 The sender of a message chooses the address of its reply target, so private networks are refused unless a setting
 allows them. The operator chooses the address of a channel of kind `webhook`, which may be anywhere. Redirects are not
@@ -130,4 +130,4 @@ def secret_of(text: str, name: str) -> bytes:
     try:
         return base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
-        raise RoomError(f"{name} begins with {SECRET_PREFIX} and goes on with what is no base64") from error
+        raise RoomError(f"{name} begins with {SECRET_PREFIX}, and the rest is not base64") from error

@@ -1,1 +1,1 @@
-"""Web hooks of the room: hooks.toml, decoders, and what is counted."""
+"""Webhooks of the room: hooks.toml, decoders, and what is counted."""

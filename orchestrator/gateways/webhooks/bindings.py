@@ -1,4 +1,4 @@
-"""The web hooks of a room: hooks.toml, from its text to bindings, read again when it changes.
+"""The webhooks of a room: hooks.toml, from its text to bindings, read again when it changes.
 
 A broken binding is a fault of its own; the others work. A binding is closed unless its table says explicitly that every
 sender may deliver.

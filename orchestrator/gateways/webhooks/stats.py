@@ -100,10 +100,10 @@ class WebhookStats:
                 folder = private_files.folder(self._folder)
                 private_files.write(folder / f"{name}.json", json.dumps(total.as_json(), indent=2) + "\n")
             except RedisError as error:
-                log.warning("the counts of a web hook are kept for later", hook=name, error=str(error))
+                log.warning("the counts of a webhook are kept for later", hook=name, error=str(error))
                 self._keep(name, counts)
             except OSError as error:
-                log.warning("the stats file of a web hook cannot be written", hook=name, error=str(error))
+                log.warning("the stats file of a webhook cannot be written", hook=name, error=str(error))
 
     def _keep(self, name: str, counts: DeliveryCounts) -> None:
         """Add them to the next ones."""

@@ -88,5 +88,5 @@ def test_server_that_stops_ends_the_stream_with_an_error(client, streams, path, 
         ["TEXT_MESSAGE_END", "STEP_FINISHED", "RUN_ERROR"],
         ["text-end", "finish-step", "error"],
     )
-    assert "The turn goes on" in str(last[-1])
+    assert "The turn continues" in str(last[-1])
     until(streams.closed.is_set, "nobody follows any more", pause=0.01)

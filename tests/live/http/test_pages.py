@@ -31,7 +31,7 @@ BODY = json.dumps({"text": "from a page"})
 
 @pytest.fixture(autouse=True)
 def room(settings, monkeypatch):
-    """With a web hook that takes deliveries without a signature."""
+    """With a webhook that takes deliveries without a signature."""
     signed_deliveries.environment(monkeypatch)
     signed_deliveries.write(settings.room_path)
 

@@ -1,4 +1,4 @@
-"""A room with web hooks, and the real server on it: one for all refusals, and one for each test that asks for it."""
+"""A room with webhooks, and the real server on it: one for all refusals, and one for each test that asks for it."""
 
 from __future__ import annotations
 

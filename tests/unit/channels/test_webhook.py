@@ -1,4 +1,4 @@
-"""Web hooks: what is sent, how it is signed, and what each answer means."""
+"""Webhooks: what is sent, how it is signed, and what each answer means."""
 
 from __future__ import annotations
 

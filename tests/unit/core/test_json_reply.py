@@ -76,7 +76,7 @@ def test_a_fence_inside_a_string_ends_no_block():
         ("{'a': 1}", "it is not one JSON value"),
         ('```json\n{"a": 1}\n```\nor\n```json\n{"a": 2}\n```', "it holds 2 blocks of JSON"),
         ('```\n{"a": 1}\n```\n```\n{"a": 2}\n```', "it holds 2 blocks of JSON"),
-        ('{"a": 1, "b": 2, "a": 3}', "the key 'a' stands twice"),
+        ('{"a": 1, "b": 2, "a": 3}', "the key 'a' occurs twice"),
         ('{"a": NaN}', "NaN is no JSON"),
         ('{"a": -Infinity}', "-Infinity is no JSON"),
         ('{"a": 1e999}', "the number 1e999 is too large"),
