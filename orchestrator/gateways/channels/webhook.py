@@ -130,4 +130,4 @@ def secret_of(text: str, name: str) -> bytes:
     try:
         return base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
-        raise RoomError(f"{name} begins with {SECRET_PREFIX}, and the rest is not base64") from error
+        raise RoomError(f"{name} begins with {SECRET_PREFIX}, and the rest is no base64") from error
