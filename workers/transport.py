@@ -132,9 +132,14 @@ class QoS(StockQoS):  # type: ignore[misc]
             return
         tags, self.acknowledged = self.taking, self._removing + self.acknowledged
         self.write_acknowledged()
-        for tag in tags:
-            self.restore_by_tag(tag, leftmost=True)
+        for tag in reversed(tags):  # each to the front of its queue: the first is taken next
+            self.restore_by_tag(tag)
         self.taken()
+
+    def put_back(self, tags: list[str]) -> None:
+        """What the script has taken and is not delivered. Where this fails, it is in doubt."""
+        self.taking = tags
+        self.resolve_doubt()
 
     def forget_unless_delivered(self, tag: str) -> None:
         """A message that kombu could not read is gone, as with kombu; one that needs no acknowledgement is done."""
@@ -379,14 +384,20 @@ class RedisChannel(StockChannel):  # type: ignore[misc]
         return reply
 
     def _deliver_each(self, messages: Sequence[tuple[str, bytes]], tags: Sequence[str | None]) -> None:
-        """`tags`: under which Redis has recorded them. One that cannot be delivered holds up no other."""
-        errors = []
+        """`tags`: under which Redis has recorded them. One that cannot be delivered holds up no other. Where the worker
+        has begun to shut down meanwhile, they go back.
+        """
+        errors, unwanted = [], []
         for (queue, text), tag in zip(messages, tags, strict=False):
             self._queue_cycle.rotate(queue)
+            if tag is not None and queue not in self.connection._callbacks:  # noqa: SLF001 - kombu's list of consumers
+                unwanted.append(tag)
+                continue
             try:
                 self._deliver_one(queue, text, tag)
             except Exception as error:
                 errors.append(error)
+        self.qos.put_back(unwanted)
         if errors:
             raise errors[0]
 

@@ -350,9 +350,24 @@ def test_what_was_taken_is_put_back_when_the_answer_is_lost(broker, redis, has_a
         for message in received[number - 2 :]:
             message.ack()
 
-    assert sorted(payloads(received)) == [*"abcdef"]
+    assert payloads(received) == [*"abcdef"]
     channel.close()
     assert (waiting(redis), noted(redis)) == (0, (0, 0))
+
+
+@pytest.mark.redis
+def test_what_was_taken_while_the_worker_stops_returns_to_its_place(broker, redis):
+    received = []
+    channel = full_consumer(broker, redis, received, "abcdef")
+    for message in [*received]:
+        message.ack()
+    channel.connection.cycle.on_poll_start()  # the script is sent
+    for tag in [*channel._tag_to_queue]:
+        channel.basic_cancel(tag)
+    drain(broker, lambda: waiting(redis) == 4)
+
+    assert noted(redis) == (0, 0)
+    assert [message.payload for message in taken(broker, 4)] == [*"cdef"]
 
 
 @pytest.mark.redis
