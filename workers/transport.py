@@ -53,6 +53,7 @@ StockPoller: Any = stock.MultiChannelPoller
 
 HOLDER = "holder"  # in a message that a worker holds: the worker
 NO_HOLDER: Mapping[str, str] = {}
+NO_JSON = (ValueError, RecursionError)  # what reading raises; the second, where lists lie in each other too deep
 # KEYS: the queues in their order, for each step of priority; the index of the messages in flight; these messages.
 # ARGV: what ends a record but for its queue; the names of the queues, as JSON; tags of records to remove, separated by
 # spaces; how many messages to take; the time; what the tags of their records begin with.
@@ -173,9 +174,14 @@ class QoS(StockQoS):  # type: ignore[misc]
         self.ack_writer.flush()
         return super().restore_unacked(*args, **options)
 
-    def restore_by_tag(self, *args: Any, **options: Any) -> Any:
+    def restore_by_tag(self, tag: str, *args: Any, **options: Any) -> None:
+        """The script records what looks like a message. What is none is dropped, where kombu would stop each worker."""
         self.ack_writer.flush()
-        return super().restore_by_tag(*args, **options)
+        try:
+            super().restore_by_tag(tag, *args, **options)
+        except NO_JSON as error:
+            log.warning("a message cannot be read; it is dropped", error=repr(error))
+            self.ack_writer.write(*_acknowledged(*self.keys, bytes_to_str(tag)))
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -202,7 +208,7 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
     that is gone returns none of its own, and kombu would wait for the visibility timeout.
     """
     held = client.hscan_iter(f"{prefix}{StockChannel.unacked_key}")
-    tags = [bytes_to_str(tag) for tag, message in held if loads(bytes_to_str(message))[0].get(HOLDER) in gone]
+    tags = [bytes_to_str(tag) for tag, record in held if _may_be_held_by(gone, record)]
     if not tags:
         return
     with app.connection_for_write() as connection:
@@ -210,6 +216,13 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
         for tag in tags:
             channel.qos.restore_by_tag(tag)
     log.info("messages of workers that are gone were put back", messages=len(tags))
+
+
+def _may_be_held_by(gone: Collection[str], record: bytes) -> bool:
+    try:
+        return loads(bytes_to_str(record))[0].get(HOLDER) in gone
+    except NO_JSON:
+        return True  # to be dropped
 
 
 def qos_for(stock_qos: Any) -> Any:

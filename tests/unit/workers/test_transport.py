@@ -389,6 +389,30 @@ def test_message_that_cannot_be_read_holds_up_no_other(broker, redis):
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("text", ["{not JSON}", '{"a": 1}, {"b": 2}', f'{{"a": {"[" * 100_000}1{"]" * 100_000}}}'])
+def test_record_that_cannot_be_read_stops_no_worker_that_puts_back_those_of_another(broker, redis, redis_url, text):
+    """A worker was killed when the script had taken a message that only looks like one."""
+    received = []
+    channel = full_consumer(broker, redis, received, "ab")
+    redis.lpush(f"{PREFIX}work", text)
+    send(broker, "c")
+    for message in [*received]:
+        message.ack()
+    channel.connection.cycle.on_poll_start()
+    assert until(lambda: waiting(redis) == 0, "the script has taken both")
+    gone = worker_name(os.getpid())
+    with app_on(redis_url) as app:
+        transport.put_back(app, redis, PREFIX, [gone])
+    with connect(redis_url, visibility_timeout=0) as other:
+        other.default_channel.qos.restore_visible(interval=1)
+        other.default_channel.qos.ack_writer.flush()
+
+    assert (waiting(redis), noted(redis)) == (1, (0, 0))
+    with suppress(*transport.NO_JSON):
+        broker.drain_events(timeout=5)  # the answer, which kombu could not read either
+
+
+@pytest.mark.redis
 def test_what_is_no_message_is_left_to_kombu(broker, redis):
     full_consumer(broker, redis, received := [], "ab")
     redis.lpush(f"{PREFIX}work", "17")
