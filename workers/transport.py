@@ -19,6 +19,7 @@ import itertools
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ while i <= #KEYS - 2 and number < tonumber(ARGV[at + 1]) do
 end
 return taken
 """
+IN_DOUBT: deque[str] = deque()  # tags that scripts of closed channels may have used; for the next one of this process
 MOST = 16  # messages that are taken at once
 REFUSED_FOR = 60.0  # seconds without the script after Redis has refused it
 
@@ -96,7 +98,7 @@ class QoS(StockQoS):  # type: ignore[misc]
         self._holder = {HOLDER: worker_name(os.getpid())}
         self.ack_writer = CommandWriter(lambda: channel.pool)
         self.recorded: set[str] = set()  # tags that Redis has recorded itself
-        self.acknowledged: list[str] = []  # of those: records to remove with the next messages that are taken
+        self.acknowledged: deque[str] = deque()  # of those: records to remove with the next messages that are taken
         self.taking: list[str] = []  # tags that the script may have used, until it is known
         self._removing: list[str] = []  # tags whose records that script removes
 
@@ -114,13 +116,12 @@ class QoS(StockQoS):  # type: ignore[misc]
         virtual.QoS.ack(self, delivery_tag)
 
     def write_acknowledged(self) -> None:
-        if self.acknowledged:
-            tags, self.acknowledged = self.acknowledged, []
+        if tags := _drained(self.acknowledged):
             self.ack_writer.write(*_acknowledged(*self.keys, *tags))
 
     def begin_to_take(self, tags: list[str]) -> list[str]:
         """The script is about to record messages under `tags`. The tags whose records it removes."""
-        self.taking, self._removing, self.acknowledged = tags, self.acknowledged, []
+        self.taking, self._removing = tags, _drained(self.acknowledged)
         return self._removing
 
     def taken(self) -> None:
@@ -131,9 +132,9 @@ class QoS(StockQoS):  # type: ignore[misc]
         """Where the answer of the script was lost: put back what it took, and remove what it was to remove."""
         if not self.taking:
             return
-        tags, self.acknowledged = self.taking, self._removing + self.acknowledged
+        self.acknowledged.extend(self._removing)
         self.write_acknowledged()
-        for tag in reversed(tags):  # each to the front of its queue: the first is taken next
+        for tag in reversed(self.taking):  # each to the front of its queue: the first is taken next
             self.restore_by_tag(tag)
         self.taken()
 
@@ -168,6 +169,7 @@ class QoS(StockQoS):  # type: ignore[misc]
             self.ack_writer.flush()
         except (RedisError, OSError) as error:
             log.info("messages that are done may be delivered again", error=str(error))
+            IN_DOUBT.extend(self.taking)
         return super().restore_unacked_once(*args, **options)
 
     def restore_unacked(self, *args: Any, **options: Any) -> Any:
@@ -201,6 +203,11 @@ def _delivered(
 
 def _acknowledged(index: str, unacked: str, *tags: str) -> tuple[Command, Command]:
     return ("HDEL", unacked, *tags), ("ZREM", index, *tags)
+
+
+def _drained(tags: deque[str]) -> list[str]:
+    """Threads of the pool may add to them meanwhile."""
+    return [tags.popleft() for _ in range(len(tags))]
 
 
 def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str]) -> None:
@@ -336,6 +343,7 @@ class RedisChannel(StockChannel):  # type: ignore[misc]
         queues = tuple(self._queue_cycle.consume(len(self.active_queues)))
         if not queues:
             return
+        self.qos.taking = [*_drained(IN_DOUBT), *self.qos.taking]
         self.qos.resolve_doubt()
         connection = self.client.connection
         seconds = getattr(self, "brpop_timeout", 1) if timeout is None else timeout

@@ -356,6 +356,34 @@ def test_what_was_taken_is_put_back_when_the_answer_is_lost(broker, redis, has_a
 
 
 @pytest.mark.redis
+def test_what_was_taken_is_put_back_when_redis_is_away_until_the_channel_has_closed(
+    broker, redis, redis_url, monkeypatch
+):
+    """As where the network breaks: the worker lives on, and so nobody else puts back what it holds."""
+    channel = full_consumer(broker, redis, received := [], "abcd")
+    for message in [*received]:
+        message.ack()
+    channel.connection.cycle.on_poll_start()
+    assert until(lambda: waiting(redis) == 0, "the script has taken both")
+
+    def away(*_, **__):
+        raise RedisConnectionError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(channel.qos, "restore_by_tag", away)
+        channel.client.connection.disconnect()
+        for _ in range(2):  # as Celery does
+            with suppress(RedisConnectionError):
+                channel.close()
+    assert waiting(redis) == 0
+
+    with connect(redis_url) as again:
+        consumer_of(again, received)
+        drain(again, lambda: len(received) == 4)
+        assert payloads(received) == [*"abcd"]
+
+
+@pytest.mark.redis
 def test_what_was_taken_while_the_worker_stops_returns_to_its_place(broker, redis):
     received = []
     channel = full_consumer(broker, redis, received, "abcdef")
