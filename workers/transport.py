@@ -182,6 +182,10 @@ class QoS(StockQoS):  # type: ignore[misc]
         try:
             super().restore_by_tag(tag, *args, **options)
         except NO_JSON as error:
+            with self.channel.conn_or_acquire() as client:
+                record = client.hget(self.unacked_key, tag)
+            if record is None or _read(record):
+                raise
             log.warning("a message cannot be read; it is dropped", error=repr(error))
             self.ack_writer.write(*_acknowledged(*self.keys, bytes_to_str(tag)))
 
@@ -215,7 +219,8 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
     that is gone returns none of its own, and kombu would wait for the visibility timeout.
     """
     held = client.hscan_iter(f"{prefix}{StockChannel.unacked_key}")
-    tags = [bytes_to_str(tag) for tag, record in held if _may_be_held_by(gone, record)]
+    records = ((bytes_to_str(tag), _read(record)) for tag, record in held)
+    tags = [tag for tag, record in records if record is None or record[0].get(HOLDER) in gone]
     if not tags:
         return
     with app.connection_for_write() as connection:
@@ -225,11 +230,13 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
     log.info("messages of workers that are gone were put back", messages=len(tags))
 
 
-def _may_be_held_by(gone: Collection[str], record: bytes) -> bool:
+def _read(record: bytes) -> list[Any] | None:
+    """The message, its exchange and its queue. None: nobody can read it."""
     try:
-        return loads(bytes_to_str(record))[0].get(HOLDER) in gone
+        message, exchange, queue = loads(bytes_to_str(record))
     except NO_JSON:
-        return True  # to be dropped
+        return None
+    return [message, exchange, queue]
 
 
 def qos_for(stock_qos: Any) -> Any:

@@ -441,6 +441,25 @@ def test_record_that_cannot_be_read_stops_no_worker_that_puts_back_those_of_anot
 
 
 @pytest.mark.redis
+def test_message_that_can_be_read_is_not_dropped_for_another_error(broker, redis, monkeypatch):
+    """As of a socket that another thread has closed."""
+    send(broker, "a")
+    (message,) = taken(broker)
+    settled(message)
+
+    def fails(*_, **__):
+        raise ValueError("file descriptor cannot be a negative integer (-1)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stock.QoS, "restore_by_tag", fails)
+        with pytest.raises(ValueError, match="negative integer"):
+            message.requeue()
+    settled(message)
+
+    assert (waiting(redis), noted(redis)) == (0, (1, 1))
+
+
+@pytest.mark.redis
 def test_what_is_no_message_is_left_to_kombu(broker, redis):
     full_consumer(broker, redis, received := [], "ab")
     redis.lpush(f"{PREFIX}work", "17")
