@@ -19,6 +19,7 @@ import itertools
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ StockPoller: Any = stock.MultiChannelPoller
 
 HOLDER = "holder"  # in a message that a worker holds: the worker
 NO_HOLDER: Mapping[str, str] = {}
+NO_JSON = (ValueError, RecursionError)  # what reading raises; the second, where lists lie in each other too deep
 # KEYS: the queues in their order, for each step of priority; the index of the messages in flight; these messages.
 # ARGV: what ends a record but for its queue; the names of the queues, as JSON; tags of records to remove, separated by
 # spaces; how many messages to take; the time; what the tags of their records begin with.
@@ -83,6 +85,7 @@ while i <= #KEYS - 2 and number < tonumber(ARGV[at + 1]) do
 end
 return taken
 """
+IN_DOUBT: deque[str] = deque()  # tags that scripts of closed channels may have used; for the next one of this process
 MOST = 16  # messages that are taken at once
 REFUSED_FOR = 60.0  # seconds without the script after Redis has refused it
 
@@ -95,7 +98,7 @@ class QoS(StockQoS):  # type: ignore[misc]
         self._holder = {HOLDER: worker_name(os.getpid())}
         self.ack_writer = CommandWriter(lambda: channel.pool)
         self.recorded: set[str] = set()  # tags that Redis has recorded itself
-        self.acknowledged: list[str] = []  # of those: records to remove with the next messages that are taken
+        self.acknowledged: deque[str] = deque()  # of those: records to remove with the next messages that are taken
         self.taking: list[str] = []  # tags that the script may have used, until it is known
         self._removing: list[str] = []  # tags whose records that script removes
 
@@ -113,13 +116,12 @@ class QoS(StockQoS):  # type: ignore[misc]
         virtual.QoS.ack(self, delivery_tag)
 
     def write_acknowledged(self) -> None:
-        if self.acknowledged:
-            tags, self.acknowledged = self.acknowledged, []
+        if tags := _drained(self.acknowledged):
             self.ack_writer.write(*_acknowledged(*self.keys, *tags))
 
     def begin_to_take(self, tags: list[str]) -> list[str]:
         """The script is about to record messages under `tags`. The tags whose records it removes."""
-        self.taking, self._removing, self.acknowledged = tags, self.acknowledged, []
+        self.taking, self._removing = tags, _drained(self.acknowledged)
         return self._removing
 
     def taken(self) -> None:
@@ -130,11 +132,16 @@ class QoS(StockQoS):  # type: ignore[misc]
         """Where the answer of the script was lost: put back what it took, and remove what it was to remove."""
         if not self.taking:
             return
-        tags, self.acknowledged = self.taking, self._removing + self.acknowledged
+        self.acknowledged.extend(self._removing)
         self.write_acknowledged()
-        for tag in tags:
-            self.restore_by_tag(tag, leftmost=True)
+        for tag in reversed(self.taking):  # each to the front of its queue: the first is taken next
+            self.restore_by_tag(tag)
         self.taken()
+
+    def put_back(self, tags: list[str]) -> None:
+        """What the script has taken and is not delivered. Where this fails, it is in doubt."""
+        self.taking = tags
+        self.resolve_doubt()
 
     def forget_unless_delivered(self, tag: str) -> None:
         """A message that kombu could not read is gone, as with kombu; one that needs no acknowledgement is done."""
@@ -162,15 +169,25 @@ class QoS(StockQoS):  # type: ignore[misc]
             self.ack_writer.flush()
         except (RedisError, OSError) as error:
             log.info("messages that are done may be delivered again", error=str(error))
+            IN_DOUBT.extend(self.taking)
         return super().restore_unacked_once(*args, **options)
 
     def restore_unacked(self, *args: Any, **options: Any) -> Any:
         self.ack_writer.flush()
         return super().restore_unacked(*args, **options)
 
-    def restore_by_tag(self, *args: Any, **options: Any) -> Any:
+    def restore_by_tag(self, tag: str, *args: Any, **options: Any) -> None:
+        """The script records what looks like a message. What is none is dropped, where kombu would stop each worker."""
         self.ack_writer.flush()
-        return super().restore_by_tag(*args, **options)
+        try:
+            super().restore_by_tag(tag, *args, **options)
+        except NO_JSON as error:
+            with self.channel.conn_or_acquire() as client:
+                record = client.hget(self.unacked_key, tag)
+            if record is None or _read(record):
+                raise
+            log.warning("a message cannot be read; it is dropped", error=repr(error))
+            self.ack_writer.write(*_acknowledged(*self.keys, bytes_to_str(tag)))
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -192,12 +209,18 @@ def _acknowledged(index: str, unacked: str, *tags: str) -> tuple[Command, Comman
     return ("HDEL", unacked, *tags), ("ZREM", index, *tags)
 
 
+def _drained(tags: deque[str]) -> list[str]:
+    """Threads of the pool may add to them meanwhile."""
+    return [tags.popleft() for _ in range(len(tags))]
+
+
 def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str]) -> None:
     """Put the messages that these workers held back into their queues, where each is the next to be delivered. A worker
     that is gone returns none of its own, and kombu would wait for the visibility timeout.
     """
     held = client.hscan_iter(f"{prefix}{StockChannel.unacked_key}")
-    tags = [bytes_to_str(tag) for tag, message in held if loads(bytes_to_str(message))[0].get(HOLDER) in gone]
+    records = ((bytes_to_str(tag), _read(record)) for tag, record in held)
+    tags = [tag for tag, record in records if record is None or record[0].get(HOLDER) in gone]
     if not tags:
         return
     with app.connection_for_write() as connection:
@@ -205,6 +228,15 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
         for tag in tags:
             channel.qos.restore_by_tag(tag)
     log.info("messages of workers that are gone were put back", messages=len(tags))
+
+
+def _read(record: bytes) -> list[Any] | None:
+    """The message, its exchange and its queue. None: nobody can read it."""
+    try:
+        message, exchange, queue = loads(bytes_to_str(record))
+    except NO_JSON:
+        return None
+    return [message, exchange, queue]
 
 
 def qos_for(stock_qos: Any) -> Any:
@@ -318,6 +350,7 @@ class RedisChannel(StockChannel):  # type: ignore[misc]
         queues = tuple(self._queue_cycle.consume(len(self.active_queues)))
         if not queues:
             return
+        self.qos.taking = [*_drained(IN_DOUBT), *self.qos.taking]
         self.qos.resolve_doubt()
         connection = self.client.connection
         seconds = getattr(self, "brpop_timeout", 1) if timeout is None else timeout
@@ -379,14 +412,20 @@ class RedisChannel(StockChannel):  # type: ignore[misc]
         return reply
 
     def _deliver_each(self, messages: Sequence[tuple[str, bytes]], tags: Sequence[str | None]) -> None:
-        """`tags`: under which Redis has recorded them. One that cannot be delivered holds up no other."""
-        errors = []
+        """`tags`: under which Redis has recorded them. One that cannot be delivered holds up no other. Where the worker
+        has begun to shut down meanwhile, they go back.
+        """
+        errors, unwanted = [], []
         for (queue, text), tag in zip(messages, tags, strict=False):
             self._queue_cycle.rotate(queue)
+            if tag is not None and queue not in self.connection._callbacks:  # noqa: SLF001 - kombu's list of consumers
+                unwanted.append(tag)
+                continue
             try:
                 self._deliver_one(queue, text, tag)
             except Exception as error:
                 errors.append(error)
+        self.qos.put_back(unwanted)
         if errors:
             raise errors[0]
 

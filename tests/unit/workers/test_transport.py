@@ -350,9 +350,52 @@ def test_what_was_taken_is_put_back_when_the_answer_is_lost(broker, redis, has_a
         for message in received[number - 2 :]:
             message.ack()
 
-    assert sorted(payloads(received)) == [*"abcdef"]
+    assert payloads(received) == [*"abcdef"]
     channel.close()
     assert (waiting(redis), noted(redis)) == (0, (0, 0))
+
+
+@pytest.mark.redis
+def test_what_was_taken_is_put_back_when_redis_is_away_until_the_channel_has_closed(
+    broker, redis, redis_url, monkeypatch
+):
+    """As where the network breaks: the worker lives on, and so nobody else puts back what it holds."""
+    channel = full_consumer(broker, redis, received := [], "abcd")
+    for message in [*received]:
+        message.ack()
+    channel.connection.cycle.on_poll_start()
+    assert until(lambda: waiting(redis) == 0, "the script has taken both")
+
+    def away(*_, **__):
+        raise RedisConnectionError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(channel.qos, "restore_by_tag", away)
+        channel.client.connection.disconnect()
+        for _ in range(2):  # as Celery does
+            with suppress(RedisConnectionError):
+                channel.close()
+    assert waiting(redis) == 0
+
+    with connect(redis_url) as again:
+        consumer_of(again, received)
+        drain(again, lambda: len(received) == 4)
+        assert payloads(received) == [*"abcd"]
+
+
+@pytest.mark.redis
+def test_what_was_taken_while_the_worker_stops_returns_to_its_place(broker, redis):
+    received = []
+    channel = full_consumer(broker, redis, received, "abcdef")
+    for message in [*received]:
+        message.ack()
+    channel.connection.cycle.on_poll_start()  # the script is sent
+    for tag in [*channel._tag_to_queue]:
+        channel.basic_cancel(tag)
+    drain(broker, lambda: waiting(redis) == 4)
+
+    assert noted(redis) == (0, 0)
+    assert [message.payload for message in taken(broker, 4)] == [*"cdef"]
 
 
 @pytest.mark.redis
@@ -371,6 +414,49 @@ def test_message_that_cannot_be_read_holds_up_no_other(broker, redis):
     assert payloads(received) == [*"abc"]
     received[-1].ack()
     drain(broker, lambda: (waiting(redis), noted(redis)) == (0, (0, 0)))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("text", ["{not JSON}", '{"a": 1}, {"b": 2}', f'{{"a": {"[" * 100_000}1{"]" * 100_000}}}'])
+def test_record_that_cannot_be_read_stops_no_worker_that_puts_back_those_of_another(broker, redis, redis_url, text):
+    """A worker was killed when the script had taken a message that only looks like one."""
+    received = []
+    channel = full_consumer(broker, redis, received, "ab")
+    redis.lpush(f"{PREFIX}work", text)
+    send(broker, "c")
+    for message in [*received]:
+        message.ack()
+    channel.connection.cycle.on_poll_start()
+    assert until(lambda: waiting(redis) == 0, "the script has taken both")
+    gone = worker_name(os.getpid())
+    with app_on(redis_url) as app:
+        transport.put_back(app, redis, PREFIX, [gone])
+    with connect(redis_url, visibility_timeout=0) as other:
+        other.default_channel.qos.restore_visible(interval=1)
+        other.default_channel.qos.ack_writer.flush()
+
+    assert (waiting(redis), noted(redis)) == (1, (0, 0))
+    with suppress(*transport.NO_JSON):
+        broker.drain_events(timeout=5)  # the answer, which kombu could not read either
+
+
+@pytest.mark.redis
+def test_message_that_can_be_read_is_not_dropped_for_another_error(broker, redis, monkeypatch):
+    """As of a socket that another thread has closed."""
+    send(broker, "a")
+    (message,) = taken(broker)
+    settled(message)
+
+    def fails(*_, **__):
+        raise ValueError("file descriptor cannot be a negative integer (-1)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stock.QoS, "restore_by_tag", fails)
+        with pytest.raises(ValueError, match="negative integer"):
+            message.requeue()
+    settled(message)
+
+    assert (waiting(redis), noted(redis)) == (0, (1, 1))
 
 
 @pytest.mark.redis
