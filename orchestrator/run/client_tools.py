@@ -24,6 +24,7 @@ from chordage.orchestrator.run.model_request import offered_tools
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, journal
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.strategies import shipped
 
 Brought = Mapping[str, ClientTool]
@@ -73,13 +74,16 @@ def one_by_one(agent: AgentSpec, asked: Sequence[NewCall]) -> list[NewCall]:
     return in_turn
 
 
+def of_call(tx: Tx, call: Call) -> ClientTool:
+    """The tool of a call that its caller carries out."""
+    return offered((), transcript.client_tools(call.run_id, journal.of_run(tx, call.run_id)))[call.tool]
+
+
 def ask_among(unit: Unit, run: Run, sent: Sequence[Call]) -> list[Call]:
     """Ask the caller for those of these calls that it carries out; returns the others. The run is locked."""
-    with_caller = [call for call in sent if is_with_caller(call)]
-    if with_caller:
-        brought = offered((), transcript.client_tools(run.id, journal.of_run(unit.tx, run.id)))
-        for call in with_caller:
+    for call in sent:
+        if is_with_caller(call):
             current = calls.load(unit.tx, call.id)  # as the decision has left it
             assert current is not None
-            waiting.suspend_idle_call(unit, current, run.agent, brought[call.tool].question)
+            waiting.suspend_idle_call(unit, current, run.agent, of_call(unit.tx, call).question)
     return [call for call in sent if not is_with_caller(call)]

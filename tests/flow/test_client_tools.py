@@ -209,6 +209,22 @@ def test_permission_comes_before_the_caller(world):
     check_all(world.store)
 
 
+def test_permission_with_other_arguments_is_checked_against_the_tool_of_the_caller(world, monkeypatch):
+    monkeypatch.setattr(world.tools, "invalid", lambda agent, tool, arguments: f"There is no tool {tool!r}.")
+    install(world, before_tool(SuspendCall(prompt="May it?")))
+    world.models.script = rounds(("pick", {"n": 2}))
+    world.submit(client_tools=(PICK,))
+    world.run_dry()
+    target = world.inbox()[0]["id"]
+
+    with pytest.raises(InvalidDecision, match="n: 'two' is not of type 'integer'"):
+        world.decide(DecisionRequest(target=target, action=Action.RESUME, edited_args={"n": "two"}))
+    world.decide(DecisionRequest(target=target, action=Action.RESUME, edited_args={"n": 9}))
+    world.run_dry()
+
+    assert (world.inbox()[0]["why"], by_tool(world, "pick")["arguments"]) == ("client_tool", {"n": 9})
+
+
 def test_plugin_may_block_it(world):
     install(world, before_tool(Block("not here")))
     world.models.script = rounds(("pick", {"n": 2}))
