@@ -7,7 +7,6 @@ So a caller that dies with a call leaves a question, and a result that is sent a
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from chordage.orchestrator.core.agent import Effect, ToolSpec
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.limits import LONGEST
 from chordage.orchestrator.core.records import Call, NewCall
 
 FIELD = "client_tools"
@@ -72,8 +72,9 @@ def check(tools: Sequence[ClientTool]) -> None:
         if len(tool.description) > DESCRIPTION_MAX:
             problem = f"the description of {tool.name!r} has more than {DESCRIPTION_MAX} characters: shorten it"
             raise InvalidMessage(problem, field=FIELD)
-        if tool.expires_in is not None and not (tool.expires_in > 0 and math.isfinite(tool.expires_in)):
-            problem = f"expires_in of {tool.name!r} is {tool.expires_in}: give more than 0 seconds, or null"
+        if tool.expires_in is not None and not 0 < tool.expires_in <= LONGEST:
+            problem = f"expires_in of {tool.name!r} is {tool.expires_in:g}: give more than 0 seconds"
+            problem += f" and at most {LONGEST:g}, or null"
             raise InvalidMessage(problem, field=FIELD)
 
 

@@ -329,6 +329,8 @@ def _apply(
 def _resumes(unit: Unit, call: Call, asked: Suspension, decision: Decision, *, step: int) -> bool:
     """Whether the call is to be carried out; otherwise the decision was its result."""
     settled = settled_by(asked, decision)
+    if settled is not None and asked.why is Why.CLIENT:
+        settled = client_tools.shown(call, settled)
     if settled is None:
         return calls.resume(unit.tx, call.id, step=step, arguments=decision.edited_args, lease_until=unit.lease())
     if settled.status is not CallStatus.CANCELLED:

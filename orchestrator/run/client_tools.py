@@ -13,12 +13,13 @@ from typing import Any
 
 from chordage.orchestrator.core import transcript
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
-from chordage.orchestrator.core.approvals import Why
+from chordage.orchestrator.core.approvals import SettledCall, Why
 from chordage.orchestrator.core.client_tools import FIELD, WITH_CALLER, ClientTool, from_stored, is_with_caller
 from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.gateways import schemas
+from chordage.orchestrator.gateways.tools import outcomes
 from chordage.orchestrator.run import waiting
 from chordage.orchestrator.run.model_request import offered_tools
 from chordage.orchestrator.run.unit import Unit
@@ -26,6 +27,8 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, journal
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.strategies import shipped
+
+RESULT_LIMIT = 65_536  # characters that the model reads at once, as of a tool that declares no other limit
 
 Brought = Mapping[str, ClientTool]
 
@@ -58,6 +61,12 @@ def invalid(tool: ClientTool, arguments: dict[str, Any]) -> str | None:
 def suspended(call: NewCall, tool: ClientTool, new_id: str) -> NewCall:
     """Where nothing else has to be decided about it first."""
     return replace(call, status=CallStatus.SUSPENDED, question=tool.question, suspension_id=new_id, placed=WITH_CALLER)
+
+
+def shown(call: Call, settled: SettledCall) -> SettledCall:
+    """What the model reads of a result: the beginning of a long one, which is kept whole."""
+    outcome = outcomes.success(settled.content, limit=RESULT_LIMIT, call_id=call.id, seconds=None)
+    return replace(settled, content=outcome.content, full=outcome.full)
 
 
 def one_by_one(agent: AgentSpec, asked: Sequence[NewCall]) -> list[NewCall]:

@@ -131,6 +131,19 @@ def test_caller_that_cannot_carry_a_call_out_says_why(world):
     assert answer(world) == "done: The caller has not carried this call out. The reason given: the page is closed"
 
 
+def test_model_reads_the_beginning_of_a_long_result_and_the_rest_is_kept(world):
+    world.models.script = rounds(("pick", {"n": 2}))
+    world.submit(client_tools=(PICK,))
+    world.run_dry()
+    world.decide(result(world.inbox()[0], "x" * 200_000))
+    world.run_dry()
+
+    assert len(answer(world)) < 66_000
+    assert "first 65536 of 200000 characters" in answer(world)
+    assert len(by_tool(world, "pick")["full_result"]) == 200_000
+    assert "read_result" in [offer.name for offer in world.models.prompts[-1].offers]
+
+
 def test_call_of_a_caller_that_never_comes_back_expires(world):
     world.models.script = rounds(("pick", {"n": 2}))
     world.submit(client_tools=(replace(PICK, expires_in=60),))
@@ -162,6 +175,8 @@ def test_result_takes_no_other_arguments(world):
         ((replace(PICK, schema={"enum": ["x" * 70_000]}),), "client_tools has 70"),
         ((replace(PICK, description="x" * 5000),), "more than 4000 characters"),
         ((replace(PICK, expires_in=0.0),), "more than 0 seconds"),
+        ((replace(PICK, expires_in=1e300),), "is 1e.300: give more than 0 seconds and at most 3"),
+        ((replace(PICK, expires_in=float("nan")),), "is nan: give more than 0"),
         (tuple(replace(PICK, name=f"t{n}") for n in range(129)), "the limit is 128"),
     ],
 )
