@@ -3,7 +3,8 @@
 One process sends at a time: the cursor in the journal is claimed, with a lease. It moves when a collector has taken the
 spans up to there. A process that dies in between has sent some of them, and the next one sends them again: they have
 the same ids, so a collector may see a span twice and never another. While the collector is away nothing is sent and
-nothing is lost; the cursor records why, and until when nothing is tried. Spans that it refuses for good are left out.
+nothing is lost; the cursor records why, and until when nothing is tried. Spans that it refuses for good are left out,
+and so are those of a run whose rows a bug of ours cannot read; the log names both.
 
 Not promised: spans of runs that are deleted before they were sent.
 """
@@ -18,7 +19,7 @@ import structlog
 
 from chordage.orchestrator.core import otlp
 from chordage.orchestrator.core.bus import BusCursor
-from chordage.orchestrator.core.errors import TryLater, Undeliverable
+from chordage.orchestrator.core.errors import TryLater, Undeliverable, UserError
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.core.spans import Span
 from chordage.orchestrator.gateways.ports import TraceCollector
@@ -58,7 +59,7 @@ def export_traces(rt: Runtime) -> bool:
     batch: list[Span] = []
     try:
         for end in ends:
-            batch += run_spans(rt.store, end.run_id) if end.run_id is not None else []
+            batch += _spans_of(rt, end.run_id) if end.run_id is not None else []
             if len(batch) >= SPANS:
                 _send(rt.collector, batch)
                 batch = []
@@ -70,6 +71,17 @@ def export_traces(rt: Runtime) -> bool:
         return False
     last = ends[-1].id if ends else claim.cursor.position
     return _move(rt, claim, last, is_last=True) and not are_all
+
+
+def _spans_of(rt: Runtime, run_id: str) -> list[Span]:
+    """One run whose rows cannot be told must not keep back all that end after it."""
+    try:
+        return run_spans(rt.store, run_id)
+    except UserError:  # the database does not answer
+        raise
+    except Exception:
+        log.exception("the spans of a run cannot be made and are left out", run=run_id)
+        return []
 
 
 def _send(collector: TraceCollector, spans: Sequence[Span]) -> None:
