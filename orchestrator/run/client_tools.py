@@ -7,8 +7,10 @@ the row of the question, or the reply unrecorded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from chordage.orchestrator.core import transcript
@@ -43,8 +45,14 @@ def check_for(rt: Runtime, agent: AgentSpec, strategy: str, tools: Sequence[Clie
         if tool.name in own:
             problem = f"agent {agent.name!r} has a tool {tool.name!r} of its own: give yours another name"
             raise InvalidMessage(problem, field=FIELD)
-        if (fault := schemas.fault_of_tool(tool.schema)) is not None:
+        if (fault := _fault(json.dumps(tool.schema))) is not None:
             raise InvalidMessage(f"tool {tool.name!r}: {fault}", field=FIELD)
+
+
+@lru_cache(maxsize=512)
+def _fault(schema: str) -> str | None:
+    """Clients bring the same tools with each message."""
+    return schemas.fault_of_tool(json.loads(schema))
 
 
 def offered(own: Collection[str], brought: Iterable[Mapping[str, Any]]) -> Brought:

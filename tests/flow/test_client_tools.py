@@ -14,6 +14,7 @@ from chordage.orchestrator.core.errors import Conflict, InvalidDecision, Invalid
 from chordage.orchestrator.core.model import AssistantSays, ToolSays, UserSays
 from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.core.verdicts import Block, SuspendCall
+from chordage.orchestrator.gateways import schemas
 from support.fakes import asking, spoken
 from support.hooks import before_tool, install
 from support.invariants import check_all
@@ -172,6 +173,8 @@ def test_result_takes_no_other_arguments(world):
         ((PICK, PICK), "two tools are called 'pick'"),
         ((replace(PICK, schema={"type": "array"}),), "its arguments are no object but 'array'"),
         ((replace(PICK, schema={"type": "object", "properties": 7}),), "its schema is none"),
+        ((replace(PICK, schema={"allOf": [{}] * 4000}),), "have 4002 lists and tables, the limit is 4000"),
+        ((replace(PICK, schema={"$schema": 7}),), "its schema is none"),
         ((replace(PICK, schema={"enum": ["x" * 70_000]}),), "client_tools has 70"),
         ((replace(PICK, description="x" * 5000),), "more than 4000 characters"),
         ((replace(PICK, expires_in=0.0),), "more than 0 seconds"),
@@ -186,6 +189,13 @@ def test_tools_that_cannot_be_offered_are_refused(world, tools, words):
 
     assert refusal.value.field == "client_tools"
     assert world.rows("turns") == []
+
+
+def test_schema_that_was_checked_is_not_checked_again(world, monkeypatch):
+    schema = {"type": "object", "properties": {"once": {"type": "string"}}}
+    world.submit(client_tools=(replace(PICK, schema=schema),))
+    monkeypatch.setattr(schemas, "fault_of_tool", None)
+    world.submit(client_tools=(replace(PICK, schema=schema),))
 
 
 def test_planning_agent_takes_none(world):
