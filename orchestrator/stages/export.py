@@ -35,6 +35,7 @@ ROWS = 500  # of the journal, at one go
 SPANS = 500  # of one request, and so many of further runs
 LEASE = 60.0  # seconds, of one request
 BACKOFF = Backoff(first=1.0, longest=60.0)
+LONGEST_PAUSE = 3600.0  # seconds, whatever a collector wants
 FIRST = timedelta(hours=1)  # a fleet that begins to export sends the runs that ended since then
 
 
@@ -113,7 +114,7 @@ def _move(rt: Runtime, claim: _ExportClaim, to: int, *, is_last: bool = False) -
 
 
 def _fail(rt: Runtime, claim: _ExportClaim, error: TryLater, *, failures: int) -> None:
-    pause = max(error.seconds or 0.0, BACKOFF.delay(failures + 1))
+    pause = min(max(error.seconds or 0.0, BACKOFF.delay(failures + 1)), LONGEST_PAUSE)
     log.warning("no spans are sent", error=str(error), again_in=pause)
     with Unit(rt, rt.store.single) as unit:
         again_at = unit.now + timedelta(seconds=pause)

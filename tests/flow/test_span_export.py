@@ -143,6 +143,18 @@ def test_collector_that_is_away_is_tried_again_later_and_loses_nothing(world: Wo
     assert (cursor(world).failures, cursor(world).error) == (0, None)
 
 
+@pytest.mark.parametrize("wanted", [86_400.0 * 365, 1e300])
+def test_collector_does_not_stop_the_export_for_long(world: World, collector: Collector, wanted: float) -> None:
+    world.submit()
+    world.run_dry()
+    collector.refusals = [TryLater("busy", wanted)]
+    sent_all(world)
+    world.clock.pass_by(export.LONGEST_PAUSE + 1)
+    sent_all(world)
+
+    assert collector.ids().keys() == expected(world)
+
+
 def test_refused_spans_are_left_out_and_the_next_are_sent(
     world: World, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
