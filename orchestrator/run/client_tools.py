@@ -13,11 +13,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from chordage.orchestrator.core import transcript
+import structlog
+
+from chordage.orchestrator.core import subagents, transcript
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
 from chordage.orchestrator.core.approvals import SettledCall, Why
 from chordage.orchestrator.core.client_tools import FIELD, WITH_CALLER, ClientTool, from_stored, is_with_caller
-from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.errors import InvalidMessage, UserError
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.gateways import schemas
@@ -30,6 +32,8 @@ from chordage.orchestrator.store import calls, journal
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.strategies import shipped
 
+log = structlog.get_logger()
+
 RESULT_LIMIT = 65_536  # characters that the model reads at once, as of a tool that declares no other limit
 
 Brought = Mapping[str, ClientTool]
@@ -40,13 +44,24 @@ def check_for(rt: Runtime, agent: AgentSpec, strategy: str, tools: Sequence[Clie
     if shipped.plans(strategy):
         problem = f"strategy {strategy!r} makes plans, which only tools of the agent carry out: leave {FIELD} out"
         raise InvalidMessage(problem, field=FIELD)
-    own = {*offered_tools(rt, agent), rt.tools.reader().name}
+    own = {*_own_names(rt, agent), rt.tools.reader().name}
     for tool in tools:
         if tool.name in own:
             problem = f"agent {agent.name!r} has a tool {tool.name!r} of its own: give yours another name"
             raise InvalidMessage(problem, field=FIELD)
         if (fault := _fault(json.dumps(tool.schema))) is not None:
             raise InvalidMessage(f"tool {tool.name!r}: {fault}", field=FIELD)
+
+
+def _own_names(rt: Runtime, agent: AgentSpec) -> Collection[str]:
+    """Where its tools cannot be listed, as while a server of them is away, the turn waits for them like any other, and
+    a tool of the agent comes first then.
+    """
+    try:
+        return offered_tools(rt, agent)
+    except UserError as error:
+        log.info("names of a caller's tools are not compared with those of the agent", agent=agent.name, why=str(error))
+        return subagents.specs(agent)
 
 
 @lru_cache(maxsize=512)
