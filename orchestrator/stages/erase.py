@@ -113,20 +113,24 @@ def erase(rt: Runtime, subject: ErasureSubject, *, by: Actor) -> tuple[Erased, l
     return Erased(names=names, rows=+rows, is_overwritten=is_overwritten), intents
 
 
-def _erase_thread(rt: Runtime, thread_id: str) -> tuple[ErasedNames, Counter[str], list[Intent]]:
-    """Also what has come of it since its family was listed."""
+def _erase_thread(
+    rt: Runtime, thread_id: str, above: frozenset[str] = frozenset()
+) -> tuple[ErasedNames, Counter[str], list[Intent]]:
+    """Also what has come of it since its family was listed. `above`: those of which it came, which go after it."""
     names, rows, intents = ErasedNames(), Counter[str](), list[Intent]()
     for _ in range(TRIES):
         with Unit(rt) as unit:
             erasure.overwrite_deleted(unit.tx)
-            removed = erasure.remove(unit.tx, thread_id)
+            removed = erasure.remove(unit.tx, thread_id, above)
         if removed is not None:
             return names | removed[0], rows + removed[1], intents
         intents += _cancel(rt, thread_id)
         with rt.store.read() as tx:
             *below, _ = erasure.family(tx, thread_id) or [thread_id]
         for one in below:
-            gone, deleted, more = _erase_thread(rt, one)
+            if one in above:
+                continue
+            gone, deleted, more = _erase_thread(rt, one, above | {thread_id})
             names, rows, intents = names | gone, rows + deleted, [*intents, *more]
     raise Conflict(f"messages keep coming to thread {thread_id!r}: stop its sender, and erase it again")
 

@@ -151,15 +151,15 @@ def _subjects(tx: Tx, thread_id: str) -> Subjects:
     return subjects_of(tx, turn_ids, _runs_of(tx, thread_id))
 
 
-def remove(tx: Tx, thread_id: str) -> tuple[ErasedNames, Counter[str]] | None:
+def remove(tx: Tx, thread_id: str, above: Collection[str] = frozenset()) -> tuple[ErasedNames, Counter[str]] | None:
     """Delete the thread with all that is stored of it. None: something of it is open, or came of it and is still there,
-    and nothing was deleted.
+    and nothing was deleted. `above`: go after it; a pruned thread may have come again as a fork of its own fork.
     """
     tx.execute(select(threads.c.id).where(threads.c.id == thread_id).with_for_update())
     is_open = select(runs.c.id).where(runs.c.thread_id == thread_id, has(runs.c.status, *sorted(OPEN_RUN)))
     if open_turns(tx, thread_id) or tx.execute(is_open.limit(1)).first() is not None:
         return None
-    if _below(tx, thread_id) - {thread_id}:
+    if _below(tx, thread_id) - {thread_id, *above}:
         return None
     subjects = _subjects(tx, thread_id)
     of_thread = (plugin_state.c.scope == Scope.THREAD.value, plugin_state.c.owner == thread_id)

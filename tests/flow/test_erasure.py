@@ -249,6 +249,19 @@ def test_what_came_of_a_thread_since_it_was_named_goes_too(world: World) -> None
     assert erased.names.threads == {"t1", "api:copy", "api:copy of the copy"}
 
 
+def test_threads_that_are_forks_of_each_other_go(world: World) -> None:
+    """The first was pruned, and its name given to a fork of its fork."""
+    world.models.script = lambda prompt: spoken("aye")
+    talk(world, "first")
+    stages.fork_thread(world.runtime, "t1", ForkPoint(), space="api", name="copy")
+    with world.store.write() as tx:
+        tx.execute(update(schema.threads).where(schema.threads.c.id == "t1").values(fork_of="api:copy"))
+
+    erase(world)
+
+    assert counts(world) == {}
+
+
 def test_sub_agent_that_was_asked_since_its_thread_was_named_goes_too(world: World) -> None:
     settle_in(world)
     world.models.script = Lines({"ada": [[ask("bob")]]})
@@ -306,7 +319,7 @@ def test_record_keeps_no_thread_that_may_be_an_address(world: World) -> None:
 def test_sender_that_does_not_stop_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.models.script = lambda prompt: spoken("aye")
     talk(world, "first")
-    monkeypatch.setattr(erasure, "remove", lambda tx, thread_id: None)
+    monkeypatch.setattr(erasure, "remove", lambda tx, thread_id, above: None)
     with pytest.raises(Conflict, match="messages keep coming to thread 't1': stop its sender"):
         erase(world)
 
