@@ -139,7 +139,10 @@ class AnsweredCalls:
         return list(dict.fromkeys(place.turn_id for place in self.places.values()))
 
     def decisions(self, *, only_open: bool = False) -> tuple[DecisionRequest, ...]:
-        """`only_open`: a message comes with them, which results that are on record, or too late, must not keep back."""
+        """Where some wait, the others are passed over: clients send the results of a round together, and one that is on
+        record, or too late, must not keep back the rest. `only_open`: nor a message that comes with them.
+        """
+        only_open = only_open or any(place.is_open for place in self.places.values())
         return tuple(
             self.results[call_id].decision(place.id)
             for call_id, place in self.places.items()

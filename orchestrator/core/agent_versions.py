@@ -77,7 +77,8 @@ def plain(value: Any) -> Any:
 def _plain_or_hidden(key: str, value: Any) -> Any:
     name = key.lower().replace("-", "_")
     is_secret = any(word in name for word in SECRET_WORDS) and not name.endswith(FROM_ENVIRONMENT)
-    return fingerprint(value) if is_secret and isinstance(value, str) else plain(value)
+    texts = value if isinstance(value, list | tuple) else [value]
+    return fingerprint(value) if is_secret and any(isinstance(one, str) for one in texts) else plain(value)
 
 
 @cache

@@ -7,7 +7,6 @@ So a caller that dies with a call leaves a question, and a result that is sent a
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ from typing import Any
 from chordage.orchestrator.core.agent import Effect, ToolSpec
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, Question, ResumeMode, Why
 from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.limits import LONGEST
 from chordage.orchestrator.core.records import Call, NewCall
 
 FIELD = "client_tools"
 MOST = 128  # of one turn
+MOST_PARTS = 4_000  # lists and tables in the schemas of one turn; each is checked in about 0.2 milliseconds
 DESCRIPTION_MAX = 4_000  # characters
 EXPIRES_IN = 86_400.0  # seconds; a caller may have gone for good
 WITH_CALLER = "caller: it carries the call out"  # where such a call runs
@@ -61,6 +62,9 @@ def check(tools: Sequence[ClientTool]) -> None:
     """The rules that need nothing else. Raises InvalidMessage."""
     if len(tools) > MOST:
         raise InvalidMessage(f"{FIELD} has {len(tools)} tools, the limit is {MOST}", field=FIELD)
+    if (parts := sum(_parts(tool.schema) for tool in tools)) > MOST_PARTS:
+        problem = f"the schemas of {FIELD} have {parts} lists and tables, the limit is {MOST_PARTS}: offer fewer tools"
+        raise InvalidMessage(problem, field=FIELD)
     names: set[str] = set()
     for tool in tools:
         if not NAME.fullmatch(tool.name):
@@ -72,9 +76,20 @@ def check(tools: Sequence[ClientTool]) -> None:
         if len(tool.description) > DESCRIPTION_MAX:
             problem = f"the description of {tool.name!r} has more than {DESCRIPTION_MAX} characters: shorten it"
             raise InvalidMessage(problem, field=FIELD)
-        if tool.expires_in is not None and not (tool.expires_in > 0 and math.isfinite(tool.expires_in)):
-            problem = f"expires_in of {tool.name!r} is {tool.expires_in}: give more than 0 seconds, or null"
+        if tool.expires_in is not None and not 0 < tool.expires_in <= LONGEST:
+            problem = f"expires_in of {tool.name!r} is {tool.expires_in:g}: give more than 0 seconds"
+            problem += f" and at most {LONGEST:g}, or null"
             raise InvalidMessage(problem, field=FIELD)
+
+
+def _parts(schema: Any) -> int:
+    found, left = 0, [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping | list | tuple):
+            found += 1
+            left += value.values() if isinstance(value, Mapping) else value
+    return found
 
 
 def is_with_caller(call: Call | NewCall) -> bool:

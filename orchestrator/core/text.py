@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
@@ -40,6 +41,17 @@ def clean_reply(raw: Reply) -> Reply:
     return replace(
         raw, text=clean_text(raw.text), asks=tuple(_ask(ask) for ask in raw.asks), extra=clean_json(raw.extra)
     )
+
+
+def written_forms(name: str) -> set[str]:
+    """As text has it, and as JSON does."""
+    return {name, json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1]}
+
+
+def mention_of(names: Iterable[str]) -> re.Pattern[str]:
+    r"""Any of these names as a whole word, also in JSON, where `\n` may stand before it."""
+    forms = sorted({re.escape(form) for name in names for form in written_forms(name)}, key=len, reverse=True)
+    return re.compile(rf"(?:(?<![^\W_])|(?<=\\[bfnrt]))(?:{'|'.join(forms)})(?![^\W_])")
 
 
 def _ask(raw: ToolAsk) -> ToolAsk:

@@ -119,6 +119,8 @@ def fault_of_tool(schema: dict[str, Any]) -> str | None:
         check_schema(schema, validator(schema, foreign=True))
     except BadSchema as error:
         return f"its schema is none: {error}"
+    except Exception as error:  # the library takes it for granted that "$schema" and "$id" are addresses
+        return f"its schema is none: {error!r}"
     return None
 
 
@@ -135,6 +137,9 @@ def complaints(arguments: dict[str, Any], schema: dict[str, Any], tool: str) -> 
         return []
     except (TooCostly, RecursionError):
         log.warning("arguments are not checked: it would take too long", tool=tool)
+        return []
+    except Exception as error:  # older drafts leave open what a "$ref" or a "type" is, and the library raises anything
+        log.warning("arguments are not checked: the schema cannot be followed", tool=tool, error=repr(error))
         return []
     more = [f"- and {len(lines) - COMPLAINTS} more"] if len(lines) > COMPLAINTS else []
     return lines[:COMPLAINTS] + more

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chordage.orchestrator.core import message, text
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
@@ -103,12 +104,21 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
         problem = f"the caller carries {asked.tool!r} out: answer with payload, its result, and leave edited_args out"
         raise InvalidDecision(problem, field="edited_args")
     if request.edited_args is not None:
-        wrong = invalid_arguments(rt, rt.agents.get(asked.agent), asked.tool, request.edited_args)
+        wrong = _misfit(rt, asked, request.edited_args)
         if wrong:
             raise InvalidDecision(f"edited_args do not fit tool {asked.tool!r}: {wrong}", field="edited_args")
     if asked.schema is not None and (wrong := complaint_about(request.payload, asked.schema)):
         problem = f"answer {asked.id} with a payload such as {answers(asked.schema)}; what came does not fit: {wrong}"
         raise InvalidDecision(problem, field="payload")
+
+
+def _misfit(rt: Runtime, asked: Suspension, arguments: dict[str, Any]) -> str | None:
+    with rt.store.read() as tx:
+        call = calls.load(tx, asked.call_id)
+        tool = client_tools.of_call(tx, call) if call is not None and is_with_caller(call) else None
+    if tool is not None:
+        return client_tools.invalid(tool, arguments)
+    return invalid_arguments(rt, rt.agents.get(asked.agent), asked.tool, arguments)
 
 
 def _check_storable(request: DecisionRequest, limit: int) -> None:
@@ -319,6 +329,8 @@ def _apply(
 def _resumes(unit: Unit, call: Call, asked: Suspension, decision: Decision, *, step: int) -> bool:
     """Whether the call is to be carried out; otherwise the decision was its result."""
     settled = settled_by(asked, decision)
+    if settled is not None and asked.why is Why.CLIENT:
+        settled = client_tools.shown(call, settled)
     if settled is None:
         return calls.resume(unit.tx, call.id, step=step, arguments=decision.edited_args, lease_until=unit.lease())
     if settled.status is not CallStatus.CANCELLED:

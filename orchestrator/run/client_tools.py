@@ -7,24 +7,34 @@ the row of the question, or the reply unrecorded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
-from chordage.orchestrator.core import transcript
+import structlog
+
+from chordage.orchestrator.core import subagents, transcript
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
-from chordage.orchestrator.core.approvals import Why
+from chordage.orchestrator.core.approvals import SettledCall, Why
 from chordage.orchestrator.core.client_tools import FIELD, WITH_CALLER, ClientTool, from_stored, is_with_caller
-from chordage.orchestrator.core.errors import InvalidMessage
+from chordage.orchestrator.core.errors import InvalidMessage, UserError
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import OPEN_CALL, CallStatus
 from chordage.orchestrator.gateways import schemas
+from chordage.orchestrator.gateways.tools import outcomes
 from chordage.orchestrator.run import waiting
 from chordage.orchestrator.run.model_request import offered_tools
 from chordage.orchestrator.run.unit import Unit
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import calls, journal
+from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.strategies import shipped
+
+log = structlog.get_logger()
+
+RESULT_LIMIT = 65_536  # characters that the model reads at once, as of a tool that declares no other limit
 
 Brought = Mapping[str, ClientTool]
 
@@ -34,13 +44,30 @@ def check_for(rt: Runtime, agent: AgentSpec, strategy: str, tools: Sequence[Clie
     if shipped.plans(strategy):
         problem = f"strategy {strategy!r} makes plans, which only tools of the agent carry out: leave {FIELD} out"
         raise InvalidMessage(problem, field=FIELD)
-    own = {*offered_tools(rt, agent), rt.tools.reader().name}
+    own = {*_own_names(rt, agent), rt.tools.reader().name}
     for tool in tools:
         if tool.name in own:
             problem = f"agent {agent.name!r} has a tool {tool.name!r} of its own: give yours another name"
             raise InvalidMessage(problem, field=FIELD)
-        if (fault := schemas.fault_of_tool(tool.schema)) is not None:
+        if (fault := _fault(json.dumps(tool.schema))) is not None:
             raise InvalidMessage(f"tool {tool.name!r}: {fault}", field=FIELD)
+
+
+def _own_names(rt: Runtime, agent: AgentSpec) -> Collection[str]:
+    """Where its tools cannot be listed, as while a server of them is away, the turn waits for them like any other, and
+    a tool of the agent comes first then.
+    """
+    try:
+        return offered_tools(rt, agent)
+    except UserError as error:
+        log.info("names of a caller's tools are not compared with those of the agent", agent=agent.name, why=str(error))
+        return subagents.specs(agent)
+
+
+@lru_cache(maxsize=512)
+def _fault(schema: str) -> str | None:
+    """Clients bring the same tools with each message."""
+    return schemas.fault_of_tool(json.loads(schema))
 
 
 def offered(own: Collection[str], brought: Iterable[Mapping[str, Any]]) -> Brought:
@@ -59,6 +86,12 @@ def suspended(call: NewCall, tool: ClientTool, new_id: str) -> NewCall:
     return replace(call, status=CallStatus.SUSPENDED, question=tool.question, suspension_id=new_id, placed=WITH_CALLER)
 
 
+def shown(call: Call, settled: SettledCall) -> SettledCall:
+    """What the model reads of a result: the beginning of a long one, which is kept whole."""
+    outcome = outcomes.success(settled.content, limit=RESULT_LIMIT, call_id=call.id, seconds=None)
+    return replace(settled, content=outcome.content, full=outcome.full)
+
+
 def one_by_one(agent: AgentSpec, asked: Sequence[NewCall]) -> list[NewCall]:
     """In sequence, the caller is asked for a call when those before it are settled. The others are parked."""
     if agent.tool_mode is not ToolMode.SEQUENTIAL:
@@ -73,13 +106,16 @@ def one_by_one(agent: AgentSpec, asked: Sequence[NewCall]) -> list[NewCall]:
     return in_turn
 
 
+def of_call(tx: Tx, call: Call) -> ClientTool:
+    """The tool of a call that its caller carries out."""
+    return offered((), transcript.client_tools(call.run_id, journal.of_run(tx, call.run_id)))[call.tool]
+
+
 def ask_among(unit: Unit, run: Run, sent: Sequence[Call]) -> list[Call]:
     """Ask the caller for those of these calls that it carries out; returns the others. The run is locked."""
-    with_caller = [call for call in sent if is_with_caller(call)]
-    if with_caller:
-        brought = offered((), transcript.client_tools(run.id, journal.of_run(unit.tx, run.id)))
-        for call in with_caller:
+    for call in sent:
+        if is_with_caller(call):
             current = calls.load(unit.tx, call.id)  # as the decision has left it
             assert current is not None
-            waiting.suspend_idle_call(unit, current, run.agent, brought[call.tool].question)
+            waiting.suspend_idle_call(unit, current, run.agent, of_call(unit.tx, call).question)
     return [call for call in sent if not is_with_caller(call)]

@@ -7,7 +7,6 @@ has an entry before the first and another behind the last, with a digest of what
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from chordage.orchestrator.core.intents import Intent
 from chordage.orchestrator.run import cancelling
 from chordage.orchestrator.run.unit import Unit, insist
 from chordage.orchestrator.runtime import Runtime
-from chordage.orchestrator.store import audit, erasure, projection
+from chordage.orchestrator.store import audit, erasure
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.erasure import ErasedNames
 
@@ -37,18 +36,17 @@ class ErasureSubject:
 
     @property
     def digest(self) -> str:
-        return f"sha256:{hashlib.sha256(self.name.encode()).hexdigest()[:32]}"
+        return erasure.digest_of(self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erased:
-    """`rows`: by table. `upto`: the last journal row that others may have read before it was deleted. `is_overwritten`:
-    False where a process reads an SQLite database at this moment, whose log keeps pages until that is over.
+    """`rows`: by table. `is_overwritten`: False where a process reads an SQLite database at this moment, whose log
+    keeps pages until that is over.
     """
 
     names: ErasedNames
     rows: Counter[str]
-    upto: int
     is_overwritten: bool
 
 
@@ -102,29 +100,38 @@ def erase(rt: Runtime, subject: ErasureSubject, *, by: Actor) -> tuple[Erased, l
     """Raises Conflict where messages keep coming."""
     _record(rt, subject, by, {})
     intents = [intent for thread_id in reversed(subject.threads) for intent in _cancel(rt, thread_id)]
-    with rt.store.read() as tx:
-        upto = projection.newest(tx)
     names, rows = ErasedNames(), Counter[str]()
     for thread_id in subject.threads:
         gone, deleted, more = _erase_thread(rt, thread_id)
         names, rows, intents = names | gone, rows + deleted, [*intents, *more]
     with Unit(rt) as unit:
+        erasure.overwrite_deleted(unit.tx)
         rows += erasure.remove_mentions(unit.tx, {subject.name, *names.threads})
     _record(rt, subject, by, +rows)
     with rt.store.read() as tx:
         is_overwritten = erasure.fold_log_in(tx)
-    return Erased(names=names, rows=+rows, upto=upto, is_overwritten=is_overwritten), intents
+    return Erased(names=names, rows=+rows, is_overwritten=is_overwritten), intents
 
 
-def _erase_thread(rt: Runtime, thread_id: str) -> tuple[ErasedNames, Counter[str], list[Intent]]:
-    intents: list[Intent] = []
+def _erase_thread(
+    rt: Runtime, thread_id: str, above: frozenset[str] = frozenset()
+) -> tuple[ErasedNames, Counter[str], list[Intent]]:
+    """Also what has come of it since its family was listed. `above`: those of which it came, which go after it."""
+    names, rows, intents = ErasedNames(), Counter[str](), list[Intent]()
     for _ in range(TRIES):
         with Unit(rt) as unit:
             erasure.overwrite_deleted(unit.tx)
-            removed = erasure.remove(unit.tx, thread_id)
+            removed = erasure.remove(unit.tx, thread_id, above)
         if removed is not None:
-            return *removed, intents
+            return names | removed[0], rows + removed[1], intents
         intents += _cancel(rt, thread_id)
+        with rt.store.read() as tx:
+            *below, _ = erasure.family(tx, thread_id) or [thread_id]
+        for one in below:
+            if one in above:
+                continue
+            gone, deleted, more = _erase_thread(rt, one, above | {thread_id})
+            names, rows, intents = names | gone, rows + deleted, [*intents, *more]
     raise Conflict(f"messages keep coming to thread {thread_id!r}: stop its sender, and erase it again")
 
 

@@ -3,7 +3,8 @@
 One process sends at a time: the cursor in the journal is claimed, with a lease. It moves when a collector has taken the
 spans up to there. A process that dies in between has sent some of them, and the next one sends them again: they have
 the same ids, so a collector may see a span twice and never another. While the collector is away nothing is sent and
-nothing is lost; the cursor records why, and until when nothing is tried. Spans that it refuses for good are left out.
+nothing is lost; the cursor records why, and until when nothing is tried. Spans that it refuses for good are left out,
+and so are those of a run whose rows a bug of ours cannot read; the log names both.
 
 Not promised: spans of runs that are deleted before they were sent.
 """
@@ -18,7 +19,7 @@ import structlog
 
 from chordage.orchestrator.core import otlp
 from chordage.orchestrator.core.bus import BusCursor
-from chordage.orchestrator.core.errors import TryLater, Undeliverable
+from chordage.orchestrator.core.errors import TryLater, Undeliverable, UserError
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.core.spans import Span
 from chordage.orchestrator.gateways.ports import TraceCollector
@@ -34,6 +35,7 @@ ROWS = 500  # of the journal, at one go
 SPANS = 500  # of one request, and so many of further runs
 LEASE = 60.0  # seconds, of one request
 BACKOFF = Backoff(first=1.0, longest=60.0)
+LONGEST_PAUSE = 3600.0  # seconds, whatever a collector wants
 FIRST = timedelta(hours=1)  # a fleet that begins to export sends the runs that ended since then
 
 
@@ -58,7 +60,7 @@ def export_traces(rt: Runtime) -> bool:
     batch: list[Span] = []
     try:
         for end in ends:
-            batch += run_spans(rt.store, end.run_id) if end.run_id is not None else []
+            batch += _spans_of(rt, end.run_id) if end.run_id is not None else []
             if len(batch) >= SPANS:
                 _send(rt.collector, batch)
                 batch = []
@@ -70,6 +72,17 @@ def export_traces(rt: Runtime) -> bool:
         return False
     last = ends[-1].id if ends else claim.cursor.position
     return _move(rt, claim, last, is_last=True) and not are_all
+
+
+def _spans_of(rt: Runtime, run_id: str) -> list[Span]:
+    """One run whose rows cannot be told must not keep back all that end after it."""
+    try:
+        return run_spans(rt.store, run_id)
+    except UserError:  # the database does not answer
+        raise
+    except Exception:
+        log.exception("the spans of a run cannot be made and are left out", run=run_id)
+        return []
 
 
 def _send(collector: TraceCollector, spans: Sequence[Span]) -> None:
@@ -101,7 +114,7 @@ def _move(rt: Runtime, claim: _ExportClaim, to: int, *, is_last: bool = False) -
 
 
 def _fail(rt: Runtime, claim: _ExportClaim, error: TryLater, *, failures: int) -> None:
-    pause = max(error.seconds or 0.0, BACKOFF.delay(failures + 1))
+    pause = min(max(error.seconds or 0.0, BACKOFF.delay(failures + 1)), LONGEST_PAUSE)
     log.warning("no spans are sent", error=str(error), again_in=pause)
     with Unit(rt, rt.store.single) as unit:
         again_at = unit.now + timedelta(seconds=pause)

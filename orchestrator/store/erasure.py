@@ -6,21 +6,26 @@ that an erasure that was cut short finds the rest again from the thread that was
 Failure: a message arrives while its thread is deleted. Mechanism: an arrival updates the row of its thread before it
 inserts its turn, and `remove` locks that row before it looks for open turns. Where there is one, nothing is deleted.
 
+Failure: a run starts a sub-agent, or the thread is forked, after its family was listed. Mechanism: a fork locks the row
+of its source, and only an open run starts a sub-agent, so `remove` sees both, and deletes nothing before they are gone.
+
 Not promised: that copies outside these tables are gone, such as backups, the log of the database, and what was sent.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, delete, func, literal, or_, select, text, update
+from sqlalchemy import ColumnElement, Table, Text, delete, func, literal, or_, select, text, update
 from sqlalchemy import cast as as_type
 
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.status import OPEN_RUN, TurnStatus
+from chordage.orchestrator.core.text import mention_of, written_forms
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.pruning import Subjects, delete_rows, in_lots, subjects_of
@@ -34,6 +39,7 @@ from chordage.orchestrator.store.schema import (
     pulse,
     question_links,
     refusals,
+    replays,
     runs,
     threads,
     turns,
@@ -49,11 +55,13 @@ class ErasedNames:
     threads: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
     turns: frozenset[str] = frozenset()
+    upto: int = 0  # the last journal row that was deleted, which others may have read before
 
     def __or__(self, other: ErasedNames) -> ErasedNames:
         return ErasedNames(
-            threads=self.threads | other.threads, runs=self.runs | other.runs, turns=self.turns | other.turns
-        )
+            threads=self.threads | other.threads, runs=self.runs | other.runs, turns=self.turns | other.turns,
+            upto=max(self.upto, other.upto),
+        )  # fmt: skip
 
 
 def family(tx: Tx, thread_id: str) -> list[str]:
@@ -143,11 +151,15 @@ def _subjects(tx: Tx, thread_id: str) -> Subjects:
     return subjects_of(tx, turn_ids, _runs_of(tx, thread_id))
 
 
-def remove(tx: Tx, thread_id: str) -> tuple[ErasedNames, Counter[str]] | None:
-    """Delete the thread with all that is stored of it. None: something of it is open, and nothing was deleted."""
+def remove(tx: Tx, thread_id: str, above: Collection[str] = frozenset()) -> tuple[ErasedNames, Counter[str]] | None:
+    """Delete the thread with all that is stored of it. None: something of it is open, or came of it and is still there,
+    and nothing was deleted. `above`: go after it; a pruned thread may have come again as a fork of its own fork.
+    """
     tx.execute(select(threads.c.id).where(threads.c.id == thread_id).with_for_update())
     is_open = select(runs.c.id).where(runs.c.thread_id == thread_id, has(runs.c.status, *sorted(OPEN_RUN)))
     if open_turns(tx, thread_id) or tx.execute(is_open.limit(1)).first() is not None:
+        return None
+    if _below(tx, thread_id) - {thread_id, *above}:
         return None
     subjects = _subjects(tx, thread_id)
     of_thread = (plugin_state.c.scope == Scope.THREAD.value, plugin_state.c.owner == thread_id)
@@ -156,20 +168,30 @@ def remove(tx: Tx, thread_id: str) -> tuple[ErasedNames, Counter[str]] | None:
     about = question_links.c.question_id
     for lot in in_lots(subjects.suspension_ids):
         rows[question_links.name] += tx.execute(delete(question_links).where(about.in_(lot))).rowcount
-    rows += _blank_record(tx, [thread_id, *subjects.turn_ids, *subjects.run_ids, *subjects.call_ids,
-                               *subjects.suspension_ids, *subjects.decision_ids])  # fmt: skip
+    for lot in in_lots(subjects.turn_ids):
+        rows[replays.name] += tx.execute(delete(replays).where(replays.c.turn_id.in_(lot))).rowcount
+    rows += _blank_record(tx, thread_id, [*subjects.turn_ids, *subjects.run_ids, *subjects.call_ids,
+                                          *subjects.suspension_ids, *subjects.decision_ids])  # fmt: skip
+    upto = tx.execute(select(func.max(journal.c.id)).where(journal.c.thread_id == thread_id)).scalar() or 0
     rows += delete_rows(tx, subjects)
     for table, column in ((journal, journal.c.thread_id), (threads, threads.c.id)):
         rows[table.name] += tx.execute(delete(table).where(column == thread_id)).rowcount
     gone = ErasedNames(
-        threads=frozenset({thread_id}), runs=frozenset(subjects.run_ids), turns=frozenset(subjects.turn_ids)
+        threads=frozenset({thread_id}), runs=frozenset(subjects.run_ids), turns=frozenset(subjects.turn_ids), upto=upto
     )  # fmt: skip
     return gone, rows
 
 
-def _blank_record(tx: Tx, ids: Sequence[str]) -> Counter[str]:
-    """That somebody decided something stays on record; what it was about does not."""
+def digest_of(name: str) -> str:
+    """In the place of a name, which may be an address."""
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def _blank_record(tx: Tx, thread_id: str, ids: Sequence[str]) -> Counter[str]:
+    """That something was decided stays on record; what it was about does not."""
     rows: Counter[str] = Counter()
+    of_thread = update(caller_audit).where(caller_audit.c.about == thread_id)
+    rows["caller_audit, blanked"] += tx.execute(of_thread.values(about=digest_of(thread_id), detail=ERASED)).rowcount
     for lot in in_lots(ids):
         blanked = update(caller_audit).where(caller_audit.c.about.in_(lot)).values(detail=ERASED)
         rows["caller_audit, blanked"] += tx.execute(blanked).rowcount
@@ -182,13 +204,14 @@ def remove_mentions(tx: Tx, names: Collection[str]) -> Counter[str]:
     """
     rows: Counter[str] = Counter()
     for name in sorted(names):
-        jobs = select(bulk_jobs.c.id).where(bulk_jobs.c.ended_at.is_not(None), _mentions(bulk_jobs, name))
-        rows[bulk_refusals.name] += tx.execute(delete(bulk_refusals).where(bulk_refusals.c.job_id.in_(jobs))).rowcount
-        for table in (bulk_jobs, refusals):
-            where = [_mentions(table, name)]
-            if table is bulk_jobs:
-                where.append(bulk_jobs.c.ended_at.is_not(None))
-            rows[table.name] += tx.execute(delete(table).where(*where)).rowcount
+        jobs = _mentioning(tx, bulk_jobs, name, bulk_jobs.c.ended_at.is_not(None))
+        said = _mentioning(tx, refusals, name)
+        for table, column, ids in (
+            (bulk_refusals, bulk_refusals.c.job_id, jobs), (bulk_jobs, bulk_jobs.c.id, jobs),
+            (refusals, refusals.c.id, said),
+        ):  # fmt: skip
+            for lot in in_lots(ids):
+                rows[table.name] += tx.execute(delete(table).where(column.in_(lot))).rowcount
         blanked = update(caller_audit).where(caller_audit.c.on_behalf == name).values(on_behalf=None, detail=ERASED)
         rows["caller_audit, blanked"] += tx.execute(blanked).rowcount
     return rows
@@ -200,9 +223,13 @@ _MENTIONING: dict[str, tuple[str, ...]] = {
 }
 
 
-def _mentions(table: Any, name: str) -> ColumnElement[bool]:
+def _mentioning(tx: Tx, table: Table, name: str, *where: ColumnElement[bool]) -> list[Any]:
+    """The ids of rows in which the name is written. The database finds it in longer words too."""
     columns = [as_type(table.c[column], Text) for column in _MENTIONING[table.name]]
-    return or_(*(column.contains(name, autoescape=True) for column in columns))
+    forms, is_in = written_forms(name), mention_of([name])
+    like = or_(*(column.contains(form, autoescape=True) for column in columns for form in forms))
+    rows = tx.execute(select(table.c.id, *columns).where(like, *where)).all()
+    return [row[0] for row in rows if any(is_in.search(text) for text in row[1:] if text is not None)]
 
 
 def overwrite_deleted(tx: Tx) -> None:

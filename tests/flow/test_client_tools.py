@@ -14,6 +14,7 @@ from chordage.orchestrator.core.errors import Conflict, InvalidDecision, Invalid
 from chordage.orchestrator.core.model import AssistantSays, ToolSays, UserSays
 from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.core.verdicts import Block, SuspendCall
+from chordage.orchestrator.gateways import schemas
 from support.fakes import asking, spoken
 from support.hooks import before_tool, install
 from support.invariants import check_all
@@ -131,6 +132,19 @@ def test_caller_that_cannot_carry_a_call_out_says_why(world):
     assert answer(world) == "done: The caller has not carried this call out. The reason given: the page is closed"
 
 
+def test_model_reads_the_beginning_of_a_long_result_and_the_rest_is_kept(world):
+    world.models.script = rounds(("pick", {"n": 2}))
+    world.submit(client_tools=(PICK,))
+    world.run_dry()
+    world.decide(result(world.inbox()[0], "x" * 200_000))
+    world.run_dry()
+
+    assert len(answer(world)) < 66_000
+    assert "first 65536 of 200000 characters" in answer(world)
+    assert len(by_tool(world, "pick")["full_result"]) == 200_000
+    assert "read_result" in [offer.name for offer in world.models.prompts[-1].offers]
+
+
 def test_call_of_a_caller_that_never_comes_back_expires(world):
     world.models.script = rounds(("pick", {"n": 2}))
     world.submit(client_tools=(replace(PICK, expires_in=60),))
@@ -159,9 +173,13 @@ def test_result_takes_no_other_arguments(world):
         ((PICK, PICK), "two tools are called 'pick'"),
         ((replace(PICK, schema={"type": "array"}),), "its arguments are no object but 'array'"),
         ((replace(PICK, schema={"type": "object", "properties": 7}),), "its schema is none"),
+        ((replace(PICK, schema={"allOf": [{}] * 4000}),), "have 4002 lists and tables, the limit is 4000"),
+        ((replace(PICK, schema={"$schema": 7}),), "its schema is none"),
         ((replace(PICK, schema={"enum": ["x" * 70_000]}),), "client_tools has 70"),
         ((replace(PICK, description="x" * 5000),), "more than 4000 characters"),
         ((replace(PICK, expires_in=0.0),), "more than 0 seconds"),
+        ((replace(PICK, expires_in=1e300),), "is 1e.300: give more than 0 seconds and at most 3"),
+        ((replace(PICK, expires_in=float("nan")),), "is nan: give more than 0"),
         (tuple(replace(PICK, name=f"t{n}") for n in range(129)), "the limit is 128"),
     ],
 )
@@ -171,6 +189,13 @@ def test_tools_that_cannot_be_offered_are_refused(world, tools, words):
 
     assert refusal.value.field == "client_tools"
     assert world.rows("turns") == []
+
+
+def test_schema_that_was_checked_is_not_checked_again(world, monkeypatch):
+    schema = {"type": "object", "properties": {"once": {"type": "string"}}}
+    world.submit(client_tools=(replace(PICK, schema=schema),))
+    monkeypatch.setattr(schemas, "fault_of_tool", None)
+    world.submit(client_tools=(replace(PICK, schema=schema),))
 
 
 def test_planning_agent_takes_none(world):
@@ -207,6 +232,22 @@ def test_permission_comes_before_the_caller(world):
     world.run_dry()
     assert answer(world) == "done: red"
     check_all(world.store)
+
+
+def test_permission_with_other_arguments_is_checked_against_the_tool_of_the_caller(world, monkeypatch):
+    monkeypatch.setattr(world.tools, "invalid", lambda agent, tool, arguments: f"There is no tool {tool!r}.")
+    install(world, before_tool(SuspendCall(prompt="May it?")))
+    world.models.script = rounds(("pick", {"n": 2}))
+    world.submit(client_tools=(PICK,))
+    world.run_dry()
+    target = world.inbox()[0]["id"]
+
+    with pytest.raises(InvalidDecision, match="n: 'two' is not of type 'integer'"):
+        world.decide(DecisionRequest(target=target, action=Action.RESUME, edited_args={"n": "two"}))
+    world.decide(DecisionRequest(target=target, action=Action.RESUME, edited_args={"n": 9}))
+    world.run_dry()
+
+    assert (world.inbox()[0]["why"], by_tool(world, "pick")["arguments"]) == ("client_tool", {"n": 9})
 
 
 def test_plugin_may_block_it(world):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.audit import CLI, Actor
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage, NotFound
+from chordage.orchestrator.core.message import Once
 from chordage.orchestrator.gateways.redis_erasure import RedisErasure
 from chordage.orchestrator.gateways.redis_events import live_stream
 from chordage.orchestrator.stages.fork import ForkPoint
@@ -234,10 +236,90 @@ def test_message_that_comes_meanwhile_is_cancelled_too(world: World) -> None:
     assert counts(world) == {}
 
 
+def test_what_came_of_a_thread_since_it_was_named_goes_too(world: World) -> None:
+    world.models.script = lambda prompt: spoken("aye")
+    talk(world, "first")
+    subject = stages.thread_to_erase(world.runtime, "t1")
+    fork = stages.fork_thread(world.runtime, "t1", ForkPoint(), space="api", name="copy")
+    stages.fork_thread(world.runtime, fork.thread_id, ForkPoint(), space="api", name="copy of the copy")
+
+    erased, _ = stages.erase(world.runtime, subject, by=CLI)
+
+    assert counts(world) == {}
+    assert erased.names.threads == {"t1", "api:copy", "api:copy of the copy"}
+
+
+def test_threads_that_are_forks_of_each_other_go(world: World) -> None:
+    """The first was pruned, and its name given to a fork of its fork."""
+    world.models.script = lambda prompt: spoken("aye")
+    talk(world, "first")
+    stages.fork_thread(world.runtime, "t1", ForkPoint(), space="api", name="copy")
+    with world.store.write() as tx:
+        tx.execute(update(schema.threads).where(schema.threads.c.id == "t1").values(fork_of="api:copy"))
+
+    erase(world)
+
+    assert counts(world) == {}
+
+
+def test_sub_agent_that_was_asked_since_its_thread_was_named_goes_too(world: World) -> None:
+    settle_in(world)
+    world.models.script = Lines({"ada": [[ask("bob")]]})
+    world.submit()
+    subject = stages.thread_to_erase(world.runtime, "t1")
+    world.run_dry()
+    assert len(world.rows("threads")) == 2
+
+    stages.erase(world.runtime, subject, by=CLI)
+
+    assert counts(world) == {}
+
+
+@pytest.mark.parametrize("moment", ["a tool runs", "a model is asked"])
+def test_work_that_ends_after_its_thread_was_erased_writes_nothing(world: World, moment: str) -> None:
+    erased = []
+
+    def erase_once(_: object) -> None:
+        if not erased:
+            erased.append(erase(world))
+
+    if moment == "a tool runs":
+        world.tools.before = erase_once
+    else:
+        world.models.before_reply = erase_once
+    world.submit()
+    world.run_dry()
+    world.recover()
+
+    assert len(erased) == 1
+    assert counts(world) == {}
+
+
+def test_signed_message_may_come_again_after_it_was_erased(world: World) -> None:
+    world.models.script = lambda prompt: spoken("aye")
+    signed = {"once": Once(digest="d", seconds=60.0), "dedupe_key": "k"}
+    first = world.submit(**signed)
+    world.run_dry()
+    erase(world)
+    assert world.rows("replays") == []
+
+    assert world.submit(**signed) != first
+
+
+def test_record_keeps_no_thread_that_may_be_an_address(world: World) -> None:
+    world.models.script = lambda prompt: spoken("aye")
+    talk(world, "first")
+    stages.ask_to_compact(world.runtime, "t1", by=CLI)
+    erase(world)
+
+    assert "t1" not in {row["about"] for row in world.rows("caller_audit")}
+    assert erasure.digest_of("t1") in {row["about"] for row in world.rows("caller_audit", action="compacted")}
+
+
 def test_sender_that_does_not_stop_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.models.script = lambda prompt: spoken("aye")
     talk(world, "first")
-    monkeypatch.setattr(erasure, "remove", lambda tx, thread_id: None)
+    monkeypatch.setattr(erasure, "remove", lambda tx, thread_id, above: None)
     with pytest.raises(Conflict, match="messages keep coming to thread 't1': stop its sender"):
         erase(world)
 
@@ -341,3 +423,21 @@ def test_redis_that_is_away_is_an_error_with_a_name() -> None:
     client = Redis(port=1, socket_connect_timeout=0.2)
     with pytest.raises(Unavailable, match="Redis does not delete what it has of these threads"):
         RedisErasure(client, prefix="b:").erase(["t"], ["r"], ["u"])
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "goes"),
+    [
+        ("from mütter@example.org:", True), (json.dumps({"of": "mütter@example.org"}), True),
+        (json.dumps({"text": "\nmütter@example.org"}), True), ("from grossmütter@example.org", False),
+        ("from mütter@example.organic", False),
+    ],
+)  # fmt: skip
+def test_name_is_found_as_a_whole_word_however_it_is_written(world: World, excerpt: str, goes: bool) -> None:
+    now = world.clock.now
+    with world.store.write() as tx:
+        refused = {"source": "s", "key": "k", "why": "w", "excerpt": excerpt, "at": now}
+        tx.execute(insert(schema.refusals), refused)
+        erasure.remove_mentions(tx, ["mütter@example.org"])
+
+    assert bool(world.rows("refusals")) is not goes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chordage.orchestrator.core.client_tools import ClientTool
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.gateways.mcp.link import LinkRules
 from chordage.orchestrator.gateways.mcp.tools import McpServers
@@ -68,6 +69,18 @@ def test_a_required_server_that_comes_back_in_time_costs_nothing_but_time(world,
     carry_on(world)
 
     assert world.row("turns", id=turn)["disposition"] == "answered"
+
+
+def test_message_with_tools_of_its_caller_waits_for_a_server_like_any_other(world, server):
+    server.status = 503
+    turn = world.submit(client_tools=(ClientTool(name="pick", description="", schema={"type": "object"}),))
+    server.status = 200
+    world.forget_the_dead()
+
+    carry_on(world)
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
+    assert {"pick", "shop_add"} <= {offer.name for offer in world.models.prompts[0].offers}
 
 
 def test_no_database_connection_is_held_during_a_server_call(world, server):

@@ -9,12 +9,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from chordage.orchestrator import stages
-from chordage.orchestrator.core.errors import TryLater, Undeliverable
+from chordage.orchestrator.core.errors import TryLater, Unavailable, Undeliverable
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.core.records import Checkpoint
+from chordage.orchestrator.core.spans import Span
 from chordage.orchestrator.stages import export
 from chordage.orchestrator.store import projection
+from chordage.orchestrator.store.schema import journal
 from support.fakes import rounds_of
 from support.family import Lines, ask, settle_in
 from support.play import Play
@@ -138,6 +143,18 @@ def test_collector_that_is_away_is_tried_again_later_and_loses_nothing(world: Wo
     assert (cursor(world).failures, cursor(world).error) == (0, None)
 
 
+@pytest.mark.parametrize("wanted", [86_400.0 * 365, 1e300])
+def test_collector_does_not_stop_the_export_for_long(world: World, collector: Collector, wanted: float) -> None:
+    world.submit()
+    world.run_dry()
+    collector.refusals = [TryLater("busy", wanted)]
+    sent_all(world)
+    world.clock.pass_by(export.LONGEST_PAUSE + 1)
+    sent_all(world)
+
+    assert collector.ids().keys() == expected(world)
+
+
 def test_refused_spans_are_left_out_and_the_next_are_sent(
     world: World, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +167,42 @@ def test_refused_spans_are_left_out_and_the_next_are_sent(
 
     assert len(collector.ids()) == len(expected(world)) - 1
     assert cursor(world).error is None
+
+
+def test_run_whose_rows_cannot_be_told_does_not_keep_back_the_next(world: World, collector: Collector) -> None:
+    for _ in range(2):
+        world.submit(thread=None)
+    world.run_dry()
+    odd, even = (str(run["id"]) for run in world.rows("runs"))
+    told = {span["spanId"] for span in spans_in(trace_of(world.store, even))}
+    with world.store.write() as tx:
+        of_odd = update(journal).where(journal.c.run_id == odd, journal.c.kind == Checkpoint.ASSISTANT_TURN.value)
+        tx.execute(of_odd.values(body={"usage": {"tokens": "many"}, "attempts": [{}]}))
+    with capture_logs() as logs:
+        sent_all(world)
+
+    assert collector.ids().keys() == told
+    assert [(entry["run"], entry["log_level"]) for entry in logs] == [(odd, "error")]
+    assert not stages.export_traces(world.runtime), "it is not tried again"
+
+
+def test_export_waits_for_a_database_that_does_not_answer(
+    world: World, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.submit()
+    world.run_dry()
+
+    def unavailable(_store: object, _run: str) -> list[Span]:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(export, "run_spans", unavailable)
+    with pytest.raises(Unavailable):
+        stages.export_traces(world.runtime)
+    monkeypatch.undo()
+    world.clock.pass_by(export.LEASE + 1)
+    sent_all(world)
+
+    assert collector.ids().keys() == expected(world)
 
 
 def test_another_process_does_not_send_while_one_does(world: World, collector: Collector) -> None:

@@ -76,6 +76,12 @@ SCRIPT = """\
     - {name: pick, arguments: {of: [red, blue]}}
 - when: choose
   text: "So it is: {results}"
+- when: two of them
+  tool_calls:
+    - {name: pick, arguments: {of: [red, blue]}}
+    - {name: pick, arguments: {of: [big, small]}}
+- when: two of them
+  text: "So it is: {results}"
 - when: everything
   tool_calls:
     - {name: add, arguments: {a: 1, b: 2}}

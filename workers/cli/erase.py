@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.text import mention_of, written_forms
 from chordage.workers.cli.context import command_settings, open_runtime, send
 from chordage.workers.cli.output import json_option, print_json, print_table, say
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 BUS_SECONDS = 10.0  # for the bus to pass the rows that were deleted: what it had read before, it still writes
 OUTSIDE = (
-    "Not reached: backups and the log of the database, what was sent to models, tools, receivers and channels, logs of "
-    "processes that another program keeps, and messages that no worker has stored yet."
+    "Not reached: backups and the log of the database, what was sent to models, tools, receivers, channels and "
+    "collectors of traces, logs of processes that another program keeps, and messages that no worker has stored yet."
 )
 
 
@@ -102,7 +103,7 @@ def _erase_in_redis(settings: Settings, rt: Runtime, erased: Erased) -> Counter[
     from chordage.workers.bootstrap import redis_from
 
     give_up = time.monotonic() + BUS_SECONDS
-    while views.bus(rt.store, rt.now()).position < erased.upto and time.monotonic() < give_up:
+    while views.bus(rt.store, rt.now()).position < erased.names.upto and time.monotonic() < give_up:
         time.sleep(0.1)
     with closing(redis_from(settings)) as client:
         return RedisErasure(client, prefix=settings.prefix).erase(
@@ -112,13 +113,13 @@ def _erase_in_redis(settings: Settings, rt: Runtime, erased: Erased) -> Counter[
 
 def _blank_logs(folder: Path, names: Collection[str]) -> Iterator[tuple[Path, int]]:
     """Lines with one of these names are overwritten where they are: the process that writes the file has it open."""
-    wanted = [name.encode() for name in names]
+    wanted = [(form.encode(), name) for name in names for form in written_forms(name)]
     for path in sorted(folder.glob("*.log*")):
         blanked = 0
         with path.open("r+b") as file:
             place = 0
             for line in iter(file.readline, b""):
-                if any(name in line for name in wanted):
+                if _mentions(line, wanted):
                     text = line.rstrip(b"\n")
                     file.seek(place)
                     file.write(b"#" * len(text) + line[len(text) :])
@@ -127,6 +128,12 @@ def _blank_logs(folder: Path, names: Collection[str]) -> Iterator[tuple[Path, in
                 file.seek(place)
         if blanked:
             yield path, blanked
+
+
+def _mentions(line: bytes, wanted: Collection[tuple[bytes, str]]) -> bool:
+    """A pattern of all names would be tried at each letter: a thread may have thousands of turns."""
+    found = (name for form, name in wanted if form in line)
+    return any(mention_of([name]).search(line.decode(errors="replace")) for name in found)
 
 
 def _report(subject: ErasureSubject, stores: dict[str, Counter[str]], *, as_json: bool, deleted: bool) -> None:

@@ -173,8 +173,8 @@ def fault_of_result(content: Any, schema: dict[str, Any], tool: str) -> str | No
     if bounds.fault_of_value(schema, most_bytes=bounds.SCHEMA_BYTES) is not None:
         log.warning("structured content is not checked: its schema is too large", tool=tool)
         return None
-    checks = schemas.validator(schema, foreign=True)
     try:
+        checks = schemas.validator(schema, foreign=True)
         schemas.check_schema(schema, checks)
         worst = best_match(checks.iter_errors(content))
     except BadSchema as error:
@@ -183,5 +183,8 @@ def fault_of_result(content: Any, schema: dict[str, Any], tool: str) -> str | No
         return f"its schema has a reference that leads nowhere: {error.ref}"
     except (TooCostly, RecursionError):
         log.warning("structured content is not checked: it would take too long", tool=tool)
+        return None
+    except Exception as error:  # as in `schemas.complaints`
+        log.warning("structured content is not checked: its schema cannot be followed", tool=tool, error=repr(error))
         return None
     return None if worst is None else str(worst)

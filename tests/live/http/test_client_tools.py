@@ -11,6 +11,7 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.callers import LOCAL, Caller, KeyScope
 from chordage.workers.bootstrap import runtime_from
 from support.face_server import RecordedStreams, server_of, write_room
@@ -97,6 +98,20 @@ def test_result_that_comes_too_late_does_not_keep_back_a_new_message(client, rt)
 
     assert late.status_code == 409
     assert answer.json()["choices"][0]["message"]["content"] == "You said: and thanks"
+
+
+def test_result_of_a_call_that_was_denied_does_not_keep_back_the_others(client, rt, streams):
+    """Clients send the results of a round together."""
+    message = complete(client, text="two of them").json()["choices"][0]["message"]
+    first, second = (call["id"] for call in message["tool_calls"])
+    _, due = stages.decide(rt, [DecisionRequest(target=first, action=Action.CANCEL)], source="cli")
+    streams.due += due
+    answer = complete(client, message, result(first, "red"), result(second, "small"), text="two of them")
+
+    assert answer.status_code == 200, answer.text
+    content = answer.json()["choices"][0]["message"]["content"]
+    assert content.startswith("So it is:")
+    assert ("has not carried this call out" in content, "small" in content, "red" in content) == (True, True, False)
 
 
 def test_result_never_allows_a_call_that_a_person_has_to_allow(client, rt):

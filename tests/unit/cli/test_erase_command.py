@@ -65,6 +65,16 @@ def test_report_says_what_went_from_where_and_what_was_not_reached(chordage, rt,
     assert (logs / "worker.log").read_bytes() == kept + b"#" * (len(blanked) - 1) + b"\n" + kept
 
 
+def test_lines_of_logs_with_longer_names_stay(chordage, rt, turn, room):
+    logs = room / ".chordage/logs"
+    logs.mkdir(parents=True)
+    kept, blanked = f"thread=x{THREAD}\n".encode(), json.dumps({"event": f"\n{THREAD}"}).encode()
+    (logs / "worker.log").write_bytes(kept + blanked)
+
+    assert chordage("erase", "thread", THREAD, "--yes").exit_code == 0
+    assert (logs / "worker.log").read_bytes() == kept + b"#" * len(blanked)
+
+
 @pytest.mark.redis
 def test_redis_is_cleared_as_well(chordage, rt, turn, redis_url, monkeypatch):
     monkeypatch.setattr("chordage.workers.cli.erase.BUS_SECONDS", 0.0)  # no fleet moves the bus

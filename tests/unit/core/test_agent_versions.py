@@ -84,6 +84,13 @@ def test_a_value_that_sounds_like_a_secret_is_a_fingerprint(key):
     assert shown != plain({key: "hunter3"})
 
 
+def test_a_list_of_secrets_is_one_too():
+    assert plain({"api_keys": ["hunter2", "hunter3"]}) == {"api_keys": fingerprint(["hunter2", "hunter3"])}
+    assert plain({"tokens_env": ["ONE", "TWO"], "token_limits": [5, 6]}) == {
+        "tokens_env": ["ONE", "TWO"], "token_limits": [5, 6],
+    }  # fmt: skip
+
+
 def test_the_name_of_a_variable_is_shown():
     assert plain({"token_env": "SHOP_TOKEN", "max_tokens": 5}) == {"token_env": "SHOP_TOKEN", "max_tokens": 5}
 

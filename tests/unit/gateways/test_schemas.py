@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from chordage.orchestrator.core.errors import InvalidDecision
 from chordage.orchestrator.gateways import output_forms
 from chordage.orchestrator.gateways.mcp.offers import SchemaArguments, fault_of_result
-from chordage.orchestrator.gateways.schemas import TooCostly, complaint_about, copies_in, is_checked, validator
+from chordage.orchestrator.gateways.schemas import (
+    TooCostly,
+    complaint_about,
+    complaints,
+    copies_in,
+    fault_of_tool,
+    is_checked,
+    validator,
+)
 from chordage.orchestrator.gateways.tools.arguments import InvalidArguments
 
 ENDLESS = "^(a+)+$"
@@ -199,3 +207,33 @@ def test_a_reference_is_not_followed_out_of_the_schema(reference):
 def test_invalid_schema_is_reported_as_such():
     with pytest.raises(InvalidDecision, match="a schema that is none"):
         complaint_about({}, {"type": "thing"})
+
+
+DRAFT = "http://json-schema.org/draft-0{}/schema#"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"$schema": 7}, {"$schema": []}, {"$schema": "http://["}, {"$id": 7}, {"$schema": DRAFT.format(3), "id": 7}],
+    ids=str,
+)
+def test_foreign_schema_whose_names_are_no_addresses_is_refused_and_nothing_is_raised(schema):
+    assert "its schema is none" in fault_of_tool({"type": "object", **schema})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"$schema": DRAFT.format(4), "properties": {"x": {"$ref": 7}}},
+        {"$schema": DRAFT.format(3), "properties": {"x": {"type": "thing"}}},
+        {"properties": {"x": {"$ref": "http://["}}},
+        {"properties": {"x": {"$schema": "http://["}}},
+    ],
+    ids=str,
+)
+def test_foreign_schema_that_cannot_be_followed_is_left_to_who_carries_the_call_out(part):
+    schema = {"type": "object", **part}
+
+    assert fault_of_tool(schema) is None
+    assert complaints({"x": 1}, schema, "tool") == []
+    assert fault_of_result({"x": 1}, {**schema, "$id": 7}, "tool") is None
