@@ -22,7 +22,8 @@ RUN --mount=type=bind,from=room,target=/tmp/room \
     test ! -f /tmp/room/requirements.txt || pip install --no-cache-dir -r /tmp/room/requirements.txt
 # The number is fixed, so that a folder of the host can belong to this user: chown 10001 tasks
 RUN useradd --uid 10001 --create-home chordage && mkdir /room /state && chown chordage /room /state
-USER chordage
+# As a number, or Kubernetes cannot see that it is not root.
+USER 10001
 WORKDIR /room
 ENV CHORDAGE_ROOM=/room CHORDAGE_STATE=/state
 CMD ["chordage", "--help"]
