@@ -3,7 +3,7 @@
 #   docker build -t chordage .
 #   docker build -t shop --build-context room=/srv/shop .    # with the packages of /srv/shop/requirements.txt
 #
-# The room is mounted at /room. docs/how-to/operations.md has the rest.
+# The room is mounted at /room. docs/how-to/deploy.md has the rest.
 
 FROM python:3.13-slim AS base
 
