@@ -198,3 +198,39 @@ def test_the_largest_fleet_fits_into_the_connections_of_a_usual_postgresql():
     threads, servers = connections.of_threads(settings), connections.of_server(settings) * (web + 1)  # and one poll
 
     assert most["chordage-turns"] * threads + most["chordage-tools"] * of_tools + servers <= 97
+
+
+PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+
+
+def test_the_alternative_of_the_page_scales_the_same_deployment_by_the_same_metric():
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    alternative = yaml.safe_load(block)["spec"]
+    (trigger,) = alternative["triggers"]
+    turns = of_kind("HorizontalPodAutoscaler")["chordage-turns"]["spec"]
+    (metric,) = turns["metrics"]
+
+    assert alternative["scaleTargetRef"]["name"] == turns["scaleTargetRef"]["name"]
+    assert (alternative["minReplicaCount"], alternative["maxReplicaCount"]) == (2, turns["maxReplicas"])
+    name, *labels = re.findall(r"[a-z_]{4,}", trigger["metadata"]["query"])
+    assert name == metric["external"]["metric"]["name"]
+    assert labels[0] in FAMILIES[name].labels
+    assert trigger["metadata"]["threshold"] == metric["external"]["target"]["value"]
+
+
+def test_files_that_commands_of_the_page_use_exist():
+    quoted = re.findall(
+        r"examples/[\w./@*-]*\w", "\n".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+    )
+
+    assert len(quoted) > 5
+    assert [path for path in quoted if not list(ROOT.glob(path))] == []
+
+
+def test_files_of_secrets_that_the_page_names_are_settings():
+    named = set(re.findall(r"secrets/(chordage_\w+)", PAGE)) | set(
+        re.findall(r"`(chordage_[a-z]+_(?:url|token))`", PAGE)
+    )
+
+    assert named == {"chordage_database_url", "chordage_redis_url", "chordage_metrics_token"}
+    assert {name.upper() for name in named} <= VARIABLES
