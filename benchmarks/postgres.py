@@ -28,20 +28,25 @@ PORT_TRIES = 5
 class PostgresServer:
     """One server process and its data folder. It can be stopped and started again in place, on the same port.
 
-    `options` are server settings by name. `watch` is called with the process id as soon as there is one, so that
-    another process can end the server if this one is killed.
+    `options` are server settings by name, `programs` the folder of another PostgreSQL. `watch` is called with the
+    process id as soon as there is one, so that another process can end the server if this one is killed.
     """
 
     def __init__(
-        self, folder: Path, options: Mapping[str, str], *, watch: Callable[[int], object] = lambda _pid: None
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        *,
+        programs: Path | None = None,
+        watch: Callable[[int], object] = lambda _pid: None,
     ) -> None:
         self._data = folder / "data"
         self._log = folder / "log"
         self._folder = folder
         self._options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **options}
         self._watch = watch
-        self._account = _unprivileged()
-        self._programs = _find_programs(folder, copied=bool(self._account))
+        self._account = unprivileged()
+        self._programs = programs or _find_programs(folder, copied=bool(self._account))
         self._port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -123,7 +128,7 @@ class PostgresServer:
         raise Unavailable(f"PostgreSQL in {self._folder} did not start: {tail}")
 
 
-def _unprivileged() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
     """Arguments of Popen that give up root."""
     if os.geteuid() != 0:
         return {}

@@ -1,6 +1,7 @@
 """Every setting, from the environment and from chordage.toml. The only place that reads either.
 
-The environment wins over the file, the file over the defaults. Secrets are masked wherever settings are shown.
+The environment wins over the files of secrets, these over chordage.toml, that over the defaults. Secrets are masked
+wherever settings are shown.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pydantic_settings import (
     BaseSettings,
     NoDecode,
     PydanticBaseSettingsSource,
+    SecretsSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
@@ -44,12 +46,15 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:&[^=&\s]+=[^&\s]*)*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
-SECRETS = frozenset({"otlp_endpoint", "webhook_secret", "database_url", "redis_url", "redis_sentinel_password"})
+SECRETS = frozenset(
+    {"otlp_endpoint", "webhook_secret", "database_url", "redis_url", "redis_sentinel_password", "metrics_token"}
+)
 Loop = Literal["server", "poll", "hook", "pulse"]
 ScopeName = Literal["submit", "read", "payloads", "decide", "operate"]
 PREFIX = "chordage:"
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 OF_CLIENTS = ("url", "key")  # variables of programs that use `chordage.Client`; a fleet has no such settings
+SECRETS_DIR = "CHORDAGE_SECRETS_DIR"  # of the environment alone: it says where settings are, and is none itself
 
 
 class SettingsFault(Exception):
@@ -292,7 +297,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        secrets = [SecretsSettingsSource(settings_cls, secrets_dir=folder)] if (folder := _secrets_folder()) else []
+        return init_settings, env_settings, *secrets, TomlConfigSettingsSource(settings_cls)
 
     @property
     def room_path(self) -> Path:
@@ -352,6 +358,41 @@ def _check_secret(value: str) -> None:
             ) from error
 
 
+def _secrets_folder() -> Path | None:
+    """The folder in which each file is a setting, as Docker and Kubernetes mount secrets.
+
+    Its files are checked here, because pydantic leaves out with a warning what it cannot use.
+    """
+    if not (given := environment().get(SECRETS_DIR)):
+        return None
+    folder = Path(given)
+    if not folder.is_dir():
+        raise SettingsFault(f"{SECRETS_DIR}: {given} is no folder; mount the secrets there, or take the variable out")
+    try:
+        files = _secret_files(folder)
+        for file in files:
+            _check_secret_file(file, folder)
+    except OSError as error:
+        raise SettingsFault(f"{SECRETS_DIR}: {error}; let the account of this process read it") from error
+    return folder
+
+
+def _secret_files(folder: Path) -> list[Path]:
+    prefix = str(Settings.model_config["env_prefix"]).upper()
+    return sorted(file for file in folder.iterdir() if file.name.upper().startswith(prefix))
+
+
+def _check_secret_file(file: Path, folder: Path) -> None:
+    if not file.is_file() or folder.resolve() not in file.resolve().parents:
+        raise SettingsFault(f"{SECRETS_DIR}: {file} is no file within that folder")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsFault(f"{SECRETS_DIR}: {file} is not UTF-8") from error
+    if not text.strip():
+        raise SettingsFault(f"{SECRETS_DIR}: {file} is empty; write the secret into it, or take the file out")
+
+
 def load(**values: Any) -> Settings:
     """Settings for this process. `values` override the environment and the file."""
     try:
@@ -378,22 +419,32 @@ def problems() -> list[SettingProblem]:
         return [SettingProblem(key=_names(detail), text=_in_words(detail)) for detail in error.errors()]
     except (ValueError, RecursionError) as error:
         return [SettingProblem(key=(), text=f"{FILE}: {error}")]
+    except SettingsFault as fault:  # of the files of secrets
+        return [SettingProblem(key=(), text=str(fault))]
     return []
 
 
 def unknown_variables() -> list[str]:
-    """A fault for each variable that looks like a setting and is none. It would be ignored."""
+    """A fault for each variable, and each file of secrets, that looks like a setting and is none. It is ignored."""
     prefix = str(Settings.model_config["env_prefix"]).upper()
     known = [name.upper() for name in (*Settings.model_fields, *OF_CLIENTS)]
     faults = []
-    for variable in sorted(environment()):
+    for place, variable in (*(("variable", name) for name in sorted(environment())), *_names_of_secret_files()):
         name = variable.upper().removeprefix(prefix).partition("__")[0]
-        if not variable.upper().startswith(prefix) or name in known:
+        if not variable.upper().startswith(prefix) or name in known or variable == SECRETS_DIR:
             continue
         close = get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"did you mean {prefix}{close[0]}?" if close else "docs/reference/settings.md lists all there are"
-        faults.append(f"variable {variable}: there is no such setting; {hint}")
+        faults.append(f"{place} {variable}: there is no such setting; {hint}")
     return faults
+
+
+def _names_of_secret_files() -> list[tuple[str, str]]:
+    try:
+        folder = _secrets_folder()
+    except SettingsFault:  # reported where the settings are loaded
+        return []
+    return [("file of secrets", file.name) for file in _secret_files(folder)] if folder else []
 
 
 def variable_of(key: tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
-from chordage.config.settings import OF_CLIENTS, Settings, variable_of
+from chordage.config.settings import OF_CLIENTS, SECRETS_DIR, Settings, variable_of
 from chordage.tasks import names
 from chordage.tasks.schema import TurnMessage
 from chordage.workers.cli import COMMANDS, main
@@ -27,7 +27,7 @@ CODE = ("orchestrator", "tasks", "workers", "config", "testing")
 ALL = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 PAGES = [page for page in ALL if "adr" not in page.parts]
 ABOUT_CODE = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "explanation" / "architecture.md"]
-OWN_SETTINGS = {"CHORDAGE_COMMAND"}  # of examples/deploy
+OWN_SETTINGS = {"CHORDAGE_COMMAND", SECRETS_DIR}  # of examples/deploy, and of the environment alone
 OF_A_ROOM = {"agent.run"}
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

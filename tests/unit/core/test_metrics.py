@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -94,5 +95,18 @@ def test_each_alert_is_in_the_documentation():
     alerts = re.findall(r"- alert: (\w+)", (MONITORING / "alerts.yml").read_text())
 
     assert len(alerts) == 8
-    assert [alert for alert in alerts if f"| `{alert}` |" not in page] == []
+    assert [alert for alert in alerts if f"| [`{alert}`](runbooks.md#{alert.lower()}) |" not in page] == []
     assert [name for name in FAMILIES if f"`{name}`" not in page] == []
+
+
+def test_each_alert_links_to_its_runbook():
+    (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    linked = {rule["alert"]: rule["annotations"]["runbook"].split("#") for rule in group["rules"]}
+    page = (ROOT / "docs" / "how-to" / "runbooks.md").read_text()
+    sections = dict(re.findall(r"^### (\w+)\n\n(.+?)(?=\n#|\Z)", page, re.MULTILINE | re.DOTALL))
+
+    assert sections.keys() == linked.keys()
+    assert all("`chordage " in text for text in sections.values()), "each names the command to begin with"
+    for alert, (path, heading) in linked.items():
+        assert (ROOT / path).read_text() == page
+        assert heading == alert.lower()

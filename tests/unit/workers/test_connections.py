@@ -32,6 +32,21 @@ def of_plan(settings, role, **more):
     return f"{plan.concurrency} {'threads' if threads else 'processes'}", taken
 
 
+def test_table_of_sizes_has_the_same_connections():
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text().partition("## Sizing")[2]
+    listed = dict(re.findall(r"^\| ([^|]+) \| .* \| (\d+) \|$", page, re.MULTILINE))
+    settings = load()
+
+    assert {name: int(most) for name, most in listed.items()} == {
+        "turns worker": of_plan(settings, WorkerRole.TURNS)[1],
+        "tools worker, 8 processes": of_plan(settings, WorkerRole.TOOLS, concurrency=8)[1],
+        "both in one": of_plan(settings, WorkerRole.ALL)[1],
+        "HTTP, each of its processes": connections.of_server(settings),
+        "beat": 0,
+        "Flower": 0,
+    }
+
+
 def test_table_of_the_docs_equals_the_code():
     section = (
         (ROOT / "docs" / "how-to" / "operations.md").read_text().partition("### Connections")[2].partition("\n\n##")[0]
