@@ -14,6 +14,7 @@ import pytest
 import structlog
 from celery import _state
 from httpx._transports import default
+from hypothesis import settings
 
 HERE = Path(__file__).parent
 NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
@@ -40,12 +41,16 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
-    """A background job of a shell ignores Ctrl-C, and so would every process that the tests start. Where bytecode is
+    """How long an example takes says nothing on a busy machine, so Hypothesis sets it no limit.
+
+    A background job of a shell ignores Ctrl-C, and so would every process that the tests start. Where bytecode is
     not kept, each of these processes would compile all of the package for itself.
 
     A logger that a test of a command has used would keep its processors, and no later test could capture its lines.
     Every client of httpx would read the certificates of all authorities, which takes as long as many a test.
     """
+    settings.register_profile("chordage", deadline=None)
+    settings.load_profile("chordage")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     draw()

@@ -61,6 +61,7 @@ def plans(store: Store, *, budget: int) -> dict[str, dict[str, Any]]:
     with store.write() as tx:
         first = fairness.next_turns(tx, Group.CHAT, NOW, 1)[0][0]
         starts = {**looked, "turn_id": first, "run": "r", "budget": budget, "drawn": 7, "until": NOW, "worker": "w"}
+        starts |= {"digest": None, "digests": "{}"}
         asked: dict[str, tuple[PreparedStatement, Mapping[str, Any]]] = {
             "free": (groups._PLACES, {"group": Group.CHAT.value, "budget": budget}),
             "heads": (fairness._NEXT_TURN, looked)

@@ -23,6 +23,7 @@ NAMES = {
     "root_thread", "placed", "dedupe_key", "coalesce_key", "into_turn", "open_run", "plugin", "holder", "to", "key",
     "sender", "ends", "schedule", "steered_into", "merged_into", "reason", "state", "last_turn", "disposition",
     "fault", "options", "fork_of", "answered_from", "sent_by", "asked_by", "paused_by", "words",
+    "agent_digest",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.agent_versions import SHOWN
 from chordage.orchestrator.core.audit import CLI
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.keys import KeyTerms
@@ -210,4 +211,4 @@ def test_the_page_of_agents_says_how_their_tools_do(console, rt):
 
     (row,) = re.findall(r'<code class="tool">echo</code>.*?</tr>', page)
     assert re.findall(r'<td class="num[^"]*">([^<]*)</td>', row) == ["1", "0"]
-    assert views.digest_of(rt.agents.get("ada")) in page
+    assert views.digest_of(rt.agents, rt.agents.get("ada"))[:SHOWN] in page

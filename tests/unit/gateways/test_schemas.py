@@ -69,7 +69,7 @@ HEAVY = {
 @pytest.mark.parametrize("name", HEAVY)
 def test_no_schema_holds_up_a_worker(name):
     schema, value = HEAVY[name]
-    began = time.monotonic()
+    began = time.thread_time()  # of this thread alone: the machine may be busy
 
     try:
         SchemaArguments(schema).fit(value)
@@ -77,7 +77,7 @@ def test_no_schema_holds_up_a_worker(name):
         assert len(str(refused)) < 20_000  # noqa: PT017 - either will do
     fault_of_result(value, schema, "tool")
 
-    assert time.monotonic() - began < SOON
+    assert time.thread_time() - began < SOON
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "a[ab]{20000}c", r"(?x) a{ 9 }", "(", "a{3000}"])
@@ -159,10 +159,10 @@ def test_schema_in_own_code_may_have_lookarounds_and_is_checked_with_them():
 
 
 def test_a_question_with_an_endless_pattern_is_answered_at_once():
-    began = time.monotonic()
+    began = time.thread_time()
 
     assert "does not match" in complaint_about({"x": "a" * 40 + "!"}, an_object(x={"pattern": ENDLESS}))
-    assert time.monotonic() - began < SOON
+    assert time.thread_time() - began < SOON
 
 
 def test_structured_content_is_checked_within_the_bounds():

@@ -107,10 +107,10 @@ def test_time_and_calls_in_stops_are_limits_of_the_run_and_the_lower_one_counts(
     assert (found.timeout, found.max_tool_calls) == limits
 
 
-def test_plugins_may_be_on_one_line(folder):
-    folder.agent('model = "m"\nplugins = [{ use = "greeting", loud = false }]\n')
+def test_plugins_may_be_on_one_line(folder, plugins_file):
+    folder.agent('model = "m"\nplugins = [{ use = "my_plugins:Greeter", greeting = "hello" }]\n')
 
-    assert folder.open().get(None).plugins == (PluginUse(use="greeting", options={"loud": False}),)
+    assert folder.open().get(None).plugins == (PluginUse(use="my_plugins:Greeter", options={"greeting": "hello"}),)
 
 
 @pytest.mark.parametrize(
