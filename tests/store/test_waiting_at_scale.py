@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import event, insert, text, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
