@@ -3,6 +3,7 @@
 What is open is cancelled first. Each thread is a transaction of its own, those of sub-agents and forks before the
 thread that they came of. A process that dies has erased some of them whole; the same call erases the rest. The record
 has an entry before the first and another behind the last, with a digest of what was named: a name may be an address.
+By that entry a call is known whose threads are all gone, and whose process died before it came to the other stores.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Erased:
 def thread_to_erase(rt: Runtime, thread_id: str) -> ErasureSubject:
     """Raises NotFound, and Conflict for a thread that is not erased by itself."""
     with rt.store.read() as tx:
-        return ErasureSubject(threads=tuple(_family(tx, thread_id)), name=thread_id)
+        if not (found := _family(tx, thread_id)) and not erasure.is_recorded(tx, thread_id):
+            raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
+    return ErasureSubject(threads=tuple(found), name=thread_id)
 
 
 def sender_to_erase(rt: Runtime, sender: str, *, shared: bool) -> ErasureSubject:
@@ -64,7 +67,7 @@ def sender_to_erase(rt: Runtime, sender: str, *, shared: bool) -> ErasureSubject
         raise InvalidMessage("a sender has a name: give a key, a user or an address of a channel", field="sender")
     with rt.store.read() as tx:
         own, others = erasure.threads_of(tx, sender)
-        if not own and not others:
+        if not own and not others and not erasure.is_recorded(tx, sender):
             raise NotFound(f"no turn was sent by {sender!r}; `chordage show TURN` says who sent one")
         if others and not shared:
             listed = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
@@ -77,8 +80,6 @@ def sender_to_erase(rt: Runtime, sender: str, *, shared: bool) -> ErasureSubject
 
 
 def _family(tx: Tx, thread_id: str) -> list[str]:
-    if not (found := erasure.family(tx, thread_id)):
-        raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
     if (root := erasure.parent_of(tx, thread_id)) is not None:
         raise Conflict(
             f"thread {thread_id!r} is that of a sub-agent, whose answer is on thread {root!r}: erase that one"
@@ -87,7 +88,7 @@ def _family(tx: Tx, thread_id: str) -> list[str]:
         raise Conflict(
             f"thread {thread_id!r} is that of a file of the room: remove the file, and `chordage prune` the rest"
         )
-    return found
+    return erasure.family(tx, thread_id)
 
 
 def count_erasure(rt: Runtime, subject: ErasureSubject) -> Counter[str]:

@@ -23,6 +23,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, Text, delete, func, literal, or_, select, text, update
 from sqlalchemy import cast as as_type
 
+from chordage.orchestrator.core.audit import Audited
 from chordage.orchestrator.core.phases import Scope
 from chordage.orchestrator.core.status import OPEN_RUN, TurnStatus
 from chordage.orchestrator.core.text import mention_of, written_forms
@@ -185,6 +186,12 @@ def remove(tx: Tx, thread_id: str, above: Collection[str] = frozenset()) -> tupl
 def digest_of(name: str) -> str:
     """In the place of a name, which may be an address."""
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def is_recorded(tx: Tx, name: str) -> bool:
+    """Whether its erasure was begun before."""
+    begun = (caller_audit.c.action == Audited.ERASED.value, caller_audit.c.about == digest_of(name))
+    return tx.execute(select(caller_audit.c.id).where(*begun).limit(1)).first() is not None
 
 
 def _blank_record(tx: Tx, thread_id: str, ids: Sequence[str]) -> Counter[str]:

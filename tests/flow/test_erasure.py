@@ -225,6 +225,20 @@ def test_erasure_that_a_death_cut_short_is_completed_by_the_next(world: World, a
     assert counts(world) == {}
 
 
+def test_erasure_that_died_behind_its_last_thread_can_be_called_again(world: World) -> None:
+    world.models.script = lambda prompt: spoken("aye")
+    talk(world, "first")
+    with pytest.raises(NotFound):
+        stages.thread_to_erase(world.runtime, "t2")
+    erase(world)
+
+    again = stages.thread_to_erase(world.runtime, "t1")
+    rows = stages.erase(world.runtime, again, by=CLI)[0].rows
+
+    assert (again.threads, dict(rows)) == ((), {})
+    assert len(world.rows("caller_audit", action="erased")) == 4
+
+
 def test_message_that_comes_meanwhile_is_cancelled_too(world: World) -> None:
     world.models.script = lambda prompt: spoken("aye")
     talk(world, "first")
@@ -406,8 +420,9 @@ def test_streams_in_redis_keep_nothing_of_it(world: World, redis_url: str) -> No
 
     erased, _ = stages.erase(world.runtime, stages.thread_to_erase(world.runtime, "t1"), by=CLI)
     names = erased.names
-    deleted = RedisErasure(client, prefix="b:").erase(names.threads, names.runs, names.turns)
+    deleted = RedisErasure(client, prefix="b:").erase(names.threads, [], [])
 
+    assert names.runs == {run}
     assert deleted["streams"] == 2
     assert deleted["entries"] == before - len(stream(client)) + 1
     assert {entry["thread"] for entry in stream(client)} == {"t2"}
