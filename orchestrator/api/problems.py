@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from chordage.orchestrator.core import errors, rates
 from chordage.orchestrator.core.callers import Caller
+from chordage.orchestrator.loops.streams import StreamsStop
 
 log = structlog.get_logger()
 
@@ -153,6 +154,8 @@ def words_for(caller: Caller | None, error: Exception) -> str:
     the database is only the log says.
     """
     match error:
+        case StreamsStop():
+            return str(error)
         case errors.Unavailable():
             return AWAY
         case errors.RoomError() | errors.ConfigError() if caller is None or not caller.sees_room:

@@ -166,11 +166,11 @@ class CommandWriter:
             self._read_reply()
 
     def _connect(self, *, is_idle: bool) -> None:
+        if self._connection is not None and not _is_connected(self._connection):
+            self._close()  # its pool was closed: what was not answered goes once more
         if self._connection is None:
             self._connection_pool = self._pool()
             self._connection = self._connection_pool.get_connection(*_COMMAND_NAME)
-        elif not _is_connected(self._connection):
-            raise RedisConnectionError("its pool was closed")
         elif is_idle or self._sent >= READ_AT_LEAST:
             while self._sent and self._connection.can_read():
                 self._read_reply()

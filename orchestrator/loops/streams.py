@@ -37,10 +37,16 @@ log = structlog.get_logger()
 
 LOOK_FOR_START = 0.5  # seconds between two looks at a turn that is queued
 READS = 4  # of the database at a time: fewer than the connections of a process
-STOPPING = "the server is stopping: follow again, behind the last event that came"
 
 T = TypeVar("T")
 Moments = AsyncGenerator[TurnMoment, None]
+
+
+class StreamsStop(Unavailable):
+    """The server is stopping. Its words are for clients."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping: follow again, behind the last event that came")
 
 
 class RunStreams(Protocol):
@@ -90,7 +96,7 @@ class StreamHub:
         self.is_over = True
         for topic in self._topics.values():
             for followed in topic.followers:
-                followed.end(Unavailable(STOPPING))
+                followed.end(StreamsStop())
         self._wake(*self._queued)
 
     @property
@@ -326,7 +332,7 @@ class StreamHub:
     def _begin(self) -> None:
         """Raises Unavailable."""
         if self.is_over:
-            raise Unavailable(STOPPING)
+            raise StreamsStop
         self._loop = asyncio.get_running_loop()
 
     # moments

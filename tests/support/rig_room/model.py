@@ -31,9 +31,12 @@ def speak(prompt, plan, index):
     return {"tool_calls": calls, "latency": plan["latency"]}
 
 
+SUB_AGENTS = ("ask_spread",)
+
+
 def arguments(name, plan, who):
     """A sub-agent gets a plan of one round with tools that may run again."""
-    if not name.startswith("ask_"):
+    if name not in SUB_AGENTS:
         return {"who": who, "seconds": plan["seconds"]}
     return {"message": json.dumps({**plan, "id": who, "rounds": 1, "tools": ["pure", "idempotent"]})}
 
