@@ -87,7 +87,7 @@ def check(terms: ForkTerms, agent: AgentSpec, last: Reply | None) -> None:
 
 
 def kept_reply(body: Mapping[str, Any], terms: ForkTerms, *, is_last: bool) -> Reply:
-    """A reply of the source, as the fork repeats it: nobody was asked for it, so it costs nothing."""
+    """A reply of the source, as the fork repeats it: no model is asked for it, so it costs nothing."""
     reply = replace(reply_from(dict(body)), usage=Usage(), attempts=())
     return replace(reply, asks=tuple(_edited(ask, terms) for ask in reply.asks)) if is_last else reply
 
