@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,7 +50,7 @@ class Beat(Worker):
 
     def start(self) -> None:
         command = [*self.program, "beat", *self.arguments]
-        self.process = processes.spawn(command, self.log, env=self.env, cwd=self.folder)
+        self.process = processes.spawn_warm(command, self.log, env=self.env, cwd=self.folder)
 
     def wait_until_ready(self) -> None: ...
 
@@ -78,7 +77,7 @@ class ChaosFleet:
             ("turns-far", "far", "turns", 8),
             ("all-far", "far", "all", 4),
         ):
-            program = (sys.executable, {"near": moved_worker, "far": far_worker}[machine].__file__)
+            program = ({"near": moved_worker, "far": far_worker}[machine].__file__,)
             size_and_role = ("--role", role, "--concurrency", str(size))
             self.rig.worker(name, *size_and_role, program=program, env=self._reaching(machine, url))
         env = {**self.rig.env, **self._reaching("far", url)}

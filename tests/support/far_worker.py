@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from chordage.workers import presence
+from chordage.workers import presence, timers
 
 
 def main() -> None:
     name = f"far away, process {os.getpid()}"
-    presence.machine = lambda: name
+    presence.machine = timers.machine = lambda: name
 
     from chordage.workers.cli import main as chordage
 

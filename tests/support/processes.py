@@ -16,7 +16,10 @@ from typing import Any
 
 import psutil
 
+from support import warm
+
 GUARD = Path(__file__).with_name("guard.py")
+Process = subprocess.Popen[bytes] | warm.WarmProcess
 
 
 class Guard:
@@ -77,7 +80,14 @@ def spawn(argv: Sequence[str | Path], log: Path, **options: Any) -> subprocess.P
     return process
 
 
-def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, patience: float = 15.0) -> int:
+def spawn_warm(arguments: Sequence[str | Path], log: Path, **places: Any) -> warm.WarmProcess:
+    """`python ARGUMENTS`, with `env` and `cwd`, where nothing depends on what it has imported before."""
+    process = warm.nursery().start([str(word) for word in arguments], log, **places)
+    guard().watch(process.pid)
+    return process
+
+
+def stop(process: Process, number: int = signal.SIGTERM, patience: float = 15.0) -> int:
     """Send the signal, wait, kill the tree when that takes too long. Returns the exit code."""
     if process.poll() is None:
         process.send_signal(number)
@@ -89,11 +99,12 @@ def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, patienc
     return process.wait()
 
 
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
+def kill_tree(process: Process) -> None:
     """SIGKILL to the process, its group and all that it started, at once, as when a machine is lost."""
     if process.poll() is None:
         children = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.killpg(process.pid, signal.SIGKILL)
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()  # it may lead a group of its own

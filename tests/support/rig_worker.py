@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +19,9 @@ class Worker:
     arguments: tuple[str, ...]
     env: dict[str, str]
     folder: Path
-    program: tuple[str, ...] = (sys.executable, "-m", "chordage.workers.cli")
+    program: tuple[str, ...] = ("-m", "chordage.workers.cli")  # of Python
     starts: Iterator[int] = field(default_factory=itertools.count)
-    process: subprocess.Popen[bytes] | None = None
+    process: processes.Process | None = None
 
     @property
     def log(self) -> Path:
@@ -41,7 +39,7 @@ class Worker:
     def start(self) -> None:
         self._ready = self.folder / f"{self.name}.{next(self.starts)}.ready"
         command = [*self.program, "worker", "--name", self.name, "--ready-file", str(self._ready), *self.arguments]
-        self.process = processes.spawn(command, self.log, env=self.env, cwd=self.folder)
+        self.process = processes.spawn_warm(command, self.log, env=self.env, cwd=self.folder)
 
     def wait_until_ready(self) -> None:
         until(self._ready_or_dead, f"worker {self.name} gets ready", patience=60)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from support import dying_worker
@@ -29,7 +27,7 @@ def test_a_chord_whose_process_dies_costs_time_only(who, make_rig, migrated_data
     give_order(order, at=10_000, when="never", who="worker")
     for name, role in (("turns-1", "turns"), ("turns-2", "turns"), ("tools", "tools")):
         arguments = ("--role", role, "--concurrency", "3")
-        rig.worker(name, *arguments, program=(sys.executable, dying_worker.__file__), env={"RIG_ORDER": str(order)})
+        rig.worker(name, *arguments, program=(dying_worker.__file__,), env={"RIG_ORDER": str(order)})
     rig.ready()
 
     for place, meaning in PLACES.items():
@@ -75,7 +73,6 @@ def test_a_poison_header_ends_its_run_as_poison_and_no_other(make_rig, migrated_
 
 # A worker that does not see at its start that the tool may take longer than the worker lets it: a tool can lie.
 UNCHECKED = (
-    sys.executable,
     "-c",
     (
         "import chordage.workers.bootstrap as b; b.check_agent = lambda *a, **k: None; "

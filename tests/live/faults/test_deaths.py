@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import psutil
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 DEFAULTS = {"lease": 30, "beat": 10, "sweep": 5, "log_level": "INFO"}
 TURNS = 24
-FAR = (sys.executable, far_worker.__file__)
+FAR = (far_worker.__file__,)
 
 
 def two_workers(rig: Rig, **more) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 
@@ -18,7 +17,7 @@ from support.waiting import until
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 LEASE = 3
 LONG = 2.5 * LEASE
-FAR = (sys.executable, far_worker.__file__)
+FAR = (far_worker.__file__,)
 TOOLS = 'tools = ["rig_tools", "rig_holding", "rig_payments"]'
 
 

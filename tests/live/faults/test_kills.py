@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 import time
 
 import pytest
@@ -23,7 +22,7 @@ COMMITS = 1 + 1 + 4 + 1  # the start; the round is opened; three calls, one of t
 def dying_rig(rig: Rig) -> Rig:
     order = rig.folder / "order"
     give_order(order, at=10_000, when="after", who="worker")
-    program = (sys.executable, dying_worker.__file__)
+    program = (dying_worker.__file__,)
     for name, role, size in (
         ("turns-1", "turns", 8),
         ("turns-2", "turns", 8),
