@@ -169,29 +169,29 @@ def test_a_summary_comes_with_what_it_does_not_replace(client, rt, settings):
     assert as_the_model_reads_it(rt, new) == before
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({"upto": 1_000_000}, 404),
-        ({"run_id": "nothing", "step": 1}, 404),
-        ({"run_id": "x"}, 422),
-        ({"step": 1}, 422),
-        ({"upto": 1, "run_id": "x", "step": 1}, 422),
-        ({"upto": 0}, 422),
-        ({"thread_id": "a\nb"}, 422),
-        ({"thread_id": ""}, 422),
-        ({"thread_id": "x" * 201}, 422),
-        ({"thread_id": "t"}, 409),
-    ],
-)
-def test_a_place_that_is_not_there_and_a_name_that_is_taken_are_refused(client, rt, body, status):
+NO_PLACES = [
+    ({"upto": 1_000_000}, 404),
+    ({"run_id": "nothing", "step": 1}, 404),
+    ({"run_id": "x"}, 422),
+    ({"step": 1}, 422),
+    ({"upto": 1, "run_id": "x", "step": 1}, 422),
+    ({"upto": 0}, 422),
+    ({"thread_id": "a\nb"}, 422),
+    ({"thread_id": ""}, 422),
+    ({"thread_id": "x" * 201}, 422),
+    ({"thread_id": "t"}, 409),
+]
+
+
+def test_a_place_that_is_not_there_and_a_name_that_is_taken_are_refused(client, rt):
     say(client, rt, "one")
     before = client.get("/threads").json()
 
-    answer = fork(client, **body)
+    for body, status in NO_PLACES:
+        answer = fork(client, **body)
 
-    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
-    assert client.get("/threads").json() == before
+        assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), body
+        assert client.get("/threads").json() == before
 
 
 def test_a_thread_that_is_not_there_has_no_fork(client):
@@ -245,37 +245,37 @@ def test_edits_are_of_the_new_run_alone(client, rt):
     assert calls_of(client, source["run_id"])[0] == first
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
-    [
-        ({"step": None}, 422, "give run_id and step, and no upto"),
-        ({"run_id": None}, 422, "give run_id and step, and no upto"),
-        ({"upto": 1}, 422, "give run_id and step, and no upto"),
-        ({"run": False, "edits": {"text": "x"}}, 422, "of a fork that runs: give run true"),
-        ({"run": False, "effects": ["add"]}, 422, "of a fork that runs: give run true"),
-        ({"edits": {"model": "other"}}, 422, "names no model 'other'; choose from"),
-        ({"edits": {"arguments": {"x": {}}}}, 422, "asked for no call 'x'; its calls: "),
-        ({"edits": {"arguments": {"x": 1}}}, 422, "edits.arguments.x"),
-        ({"edits": {"text": " "}}, 422, "text is blank"),
-        ({"edits": {"text": "x" * 5000}}, 413, "text has 5000 bytes"),
-        ({"edits": {"instructions": "\x00"}}, 422, "NUL"),
-        ({"edits": {"other": 1}}, 422, "other"),
-        ({"effects": [str(n) for n in range(201)]}, 422, "effects"),
-        ({"step": 99}, 404, "has no step 99"),
-        ({"step": 3}, 409, "nothing comes behind it"),
-        ({"run_id": "nothing"}, 404, "there is no run 'nothing'"),
-        ({"thread_id": "t"}, 409, "there is a thread 'api:t' already"),
-    ],
-)
-def test_a_fork_that_cannot_run_is_refused_and_nothing_is_made(client, rt, body, status, words):
+NO_FORKS = [
+    ({"step": None}, 422, "give run_id and step, and no upto"),
+    ({"run_id": None}, 422, "give run_id and step, and no upto"),
+    ({"upto": 1}, 422, "give run_id and step, and no upto"),
+    ({"run": False, "edits": {"text": "x"}}, 422, "of a fork that runs: give run true"),
+    ({"run": False, "effects": ["add"]}, 422, "of a fork that runs: give run true"),
+    ({"edits": {"model": "other"}}, 422, "names no model 'other'; choose from"),
+    ({"edits": {"arguments": {"x": {}}}}, 422, "asked for no call 'x'; its calls: "),
+    ({"edits": {"arguments": {"x": 1}}}, 422, "edits.arguments.x"),
+    ({"edits": {"text": " "}}, 422, "text is blank"),
+    ({"edits": {"text": "x" * 5000}}, 413, "text has 5000 bytes"),
+    ({"edits": {"instructions": "\x00"}}, 422, "NUL"),
+    ({"edits": {"other": 1}}, 422, "other"),
+    ({"effects": [str(n) for n in range(201)]}, 422, "effects"),
+    ({"step": 99}, 404, "has no step 99"),
+    ({"step": 3}, 409, "nothing comes behind it"),
+    ({"run_id": "nothing"}, 404, "there is no run 'nothing'"),
+    ({"thread_id": "t"}, 409, "there is a thread 'api:t' already"),
+]
+
+
+def test_a_fork_that_cannot_run_is_refused_and_nothing_is_made(client, rt):
     source = say(client, rt, "please add")
     before = client.get("/threads").json()
 
-    answer = fork(client, **{"run": True, "run_id": source["run_id"], "step": 1, **body})
+    for body, status, words in NO_FORKS:
+        answer = fork(client, **{"run": True, "run_id": source["run_id"], "step": 1, **body})
 
-    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
-    assert words in answer.text
-    assert client.get("/threads").json() == before
+        assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), body
+        assert words in answer.text
+        assert client.get("/threads").json() == before
 
 
 def test_a_run_of_another_thread_is_not_forked(client, rt):

@@ -239,11 +239,11 @@ def test_stream_that_is_to_end_when_the_turn_waits_does(client, rt):
     assert client.get(f"/turns/{turn_id}/events", params={"until": "noon"}).status_code == 422
 
 
-@pytest.mark.parametrize("last", ["9223372036854775808-0", "1-9223372036854775808", "9" * 90 + "-0"])
 @pytest.mark.parametrize("path", ["/events", "/threads/t/events", "/turns/t/events", "/runs/t/events"])
-def test_an_id_that_no_database_holds_is_refused(client, path, last):
-    response = client.get(path, headers={"Last-Event-ID": last})
-    assert response.status_code in {400, 404}
+def test_an_id_that_no_database_holds_is_refused(client, path):
+    for last in ("9223372036854775808-0", "1-9223372036854775808", "9" * 90 + "-0"):
+        response = client.get(path, headers={"Last-Event-ID": last})
+        assert response.status_code in {400, 404}, last
 
 
 def test_a_thread_with_a_nul_is_not_there(client):

@@ -132,9 +132,10 @@ def test_only_a_hash_of_it_is_kept_and_old_ones_are_forgotten(rt, make_key):
     assert ticket not in repr(rows)
 
 
-@pytest.mark.parametrize("path", ["", "turns", "/turns", "/events\x00", "/" + "x" * 1000])
-def test_what_is_no_path_of_a_stream_gets_no_ticket(client, make_key, path):
-    assert client.post("/tickets", json={"path": path}, headers=sent(make_key())).status_code == 422
+def test_what_is_no_path_of_a_stream_gets_no_ticket(client, make_key):
+    headers = sent(make_key())
+    for path in ("", "turns", "/turns", "/events\x00", "/" + "x" * 1000):
+        assert client.post("/tickets", json={"path": path}, headers=headers).status_code == 422, path
 
 
 def test_a_ticket_needs_the_scope_read(client, make_key):
