@@ -15,6 +15,7 @@ import structlog
 from celery import _state
 from httpx._transports import default
 from hypothesis import settings
+from structlog.dev import plain_traceback
 
 HERE = Path(__file__).parent
 NEED_MCP = ("unit/gateways/mcp", "unit/cli/test_mcp.py", "flow/test_mcp_servers.py", "live/faults/test_mcp_live.py")
@@ -47,7 +48,8 @@ def pytest_configure() -> None:
     not kept, each of these processes would compile all of the package for itself.
 
     A logger that a test of a command has used would keep its processors, and no later test could capture its lines.
-    Every client of httpx would read the certificates of all authorities, which takes as long as many a test.
+    Every client of httpx would read the certificates of all authorities, which takes as long as many a test. So does
+    an exception in the log where it is drawn in a frame, with its code in colours and its variables.
     """
     settings.register_profile("chordage", deadline=None)
     settings.load_profile("chordage")
@@ -56,6 +58,7 @@ def pytest_configure() -> None:
     draw()
     configure = structlog.configure
     structlog.configure = lambda *args, **kwargs: configure(*args, **{**kwargs, "cache_logger_on_first_use": False})
+    structlog.dev.RichTracebackFormatter.__call__ = lambda _self, out, exc_info: plain_traceback(out, exc_info)
     httpx.create_ssl_context = default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 
