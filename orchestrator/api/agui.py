@@ -167,7 +167,7 @@ async def run_agent(
         messages=[message.as_sent() for message in body.messages], state=body.state, answers=run.answers,
         turns=run.turn_ids,
     )  # fmt: skip
-    return await stream(face, services, caller, run.turn_ids, answered=run.answered)
+    return await stream(face, services, caller, run)
 
 
 @router.get(
@@ -189,7 +189,7 @@ async def come_back(
     check_agent(caller, agent)
     turn_id, thread, messages = await anyio.to_thread.run_sync(_find, services, caller, agent, run_id)
     face = AguiFace(thread_id=thread, run_id=run_id, is_old=_is_old(version), messages=messages, is_back=True)
-    return await stream(face, services, caller, [turn_id])
+    return await stream(face, services, caller, FollowedTurns(turn_ids=[turn_id]))
 
 
 @router.get("/agui/{agent}/capabilities", summary="What an agent can do, as AG-UI has it", responses=refusals(*FOLLOWS))
@@ -244,7 +244,7 @@ def _accept(services: Services, caller: Caller, agent: str, body: RunAgentInput)
         raise InvalidMessage(problem, field="messages")
     turn_ids = [*before, turn_id] if turn_id else before
     places = [*asked.values(), *answered.places.values()]
-    return FollowedTurns(turn_ids=turn_ids, asked=places, is_stored=not is_repeated)
+    return FollowedTurns.behind(places, turn_ids, is_stored=not is_repeated)
 
 
 def _questions(services: Services, caller: Caller, body: RunAgentInput) -> dict[str, QuestionPlace]:

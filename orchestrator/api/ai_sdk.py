@@ -183,7 +183,7 @@ async def come_back_to_chat(
 async def _stream(services: Services, caller: Caller, turns: FollowedTurns, sdk: str | None) -> Response:
     (turn_id,), dialect = turns.turn_ids, AiSdkDialect(int(sdk or AiSdkDialect.SIX))
     face = AiSdkFace(turn_id=turn_id, dialect=dialect, answers=turns.answers)
-    return await stream(face, services, caller, [turn_id], answered=turns.answered, headers=HEADERS)
+    return await stream(face, services, caller, turns, headers=HEADERS)
 
 
 def _submit(services: Services, caller: Caller, agent: str, body: UiChatRequest) -> FollowedTurns:
@@ -221,7 +221,7 @@ def _decide(services: Services, caller: Caller, body: UiChatRequest, last: UiMes
     decisions = [*(_decision(answer, asked[answer.id]) for answer in now), *answered.decisions()]
     decide_as(services, decisions, caller, source=SOURCE)
     places = [*(asked[answer.id] for answer in now), *answered.places.values()]
-    return FollowedTurns(turn_ids=[turn_id], asked=places)
+    return FollowedTurns.behind(places, [turn_id])
 
 
 def _decision(answer: PartApproval, place: QuestionPlace) -> DecisionRequest:

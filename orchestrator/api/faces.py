@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import anyio
 import structlog
@@ -206,40 +206,35 @@ def plain_yes(schema: dict[str, Any] | None) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FollowedTurns:
-    """What a request is answered with. `asked`: the questions that it answers; `is_stored`: and has stored the answers
-    to, where it is no repetition.
+    """What a request is answered with. `answers`: the questions that it answers.
+
+    `answered`, by turn: those that are no longer open because of it, and the calls in which something comes of that.
     """
 
     turn_ids: Sequence[str]
-    asked: Sequence[QuestionPlace] = ()
-    is_stored: bool = True
+    answers: Sequence[str] = ()
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    @property
-    def answers(self) -> list[str]:
-        return [place.id for place in self.asked]
-
-    @property
-    def answered(self) -> dict[str, frozenset[str]]:
-        """By turn: the questions, and the calls in which something comes of their answers."""
+    @classmethod
+    def behind(cls, asked: Collection[QuestionPlace], turn_ids: Sequence[str], *, is_stored: bool = True) -> Self:
+        """`asked`: what was answered. `is_stored`: the answers are; a request that is repeated may store none."""
         named: dict[str, frozenset[str]] = {}
-        for place in self.asked if self.is_stored else ():
+        for place in asked if is_stored else ():
             ids = {place.id, place.call_id, place.call_above or place.call_id}
             named[place.turn_id] = named.get(place.turn_id, frozenset()) | ids
-        return named
+        return cls(turn_ids=turn_ids, answers=[place.id for place in asked], answered=named)
 
 
-async def moments_of(
-    streams: TurnStreams, turn_ids: Sequence[str], *, space: str | None, answered: Mapping[str, frozenset[str]]
-) -> AsyncGenerator[TurnMoment]:
+async def moments_of(streams: TurnStreams, turns: FollowedTurns, *, space: str | None) -> AsyncGenerator[TurnMoment]:
     """The moments of these turns, one after the other, each from its beginning. The end of a turn is left out where
-    another follows. `answered`: as FollowedTurns has it.
+    another follows.
 
     Answers of a client are stored before their facts can be streamed: a turn that still waits for one is read again.
 
     Raises NotFound before the first moment.
     """
-    for turn_id in turn_ids:
-        ids = answered.get(turn_id, frozenset())
+    for turn_id in turns.turn_ids:
+        ids = turns.answered.get(turn_id, frozenset())
         for _ in range(STALE_TRIES):
             is_current, held = not ids, list[TurnMoment]()
             async with aclosing(streams.follow(turn_id, space=space)) as moments:
@@ -248,7 +243,7 @@ async def moments_of(
                         break
                     is_start = isinstance(moment, Queued | Started)  # which may come twice
                     is_current = is_current or begins_again(moment, ids)
-                    if turn_id == turn_ids[-1] or not isinstance(moment, TurnEnded):
+                    if turn_id == turns.turn_ids[-1] or not isinstance(moment, TurnEnded):
                         held.append(moment)
                     while held and (is_current or is_start):
                         yield held.pop(0)
@@ -267,9 +262,8 @@ async def stream(
     face: Face,
     services: Services,
     caller: Caller,
-    turn_ids: Sequence[str],
+    turns: FollowedTurns,
     *,
-    answered: Mapping[str, frozenset[str]] | None = None,
     headers: Mapping[str, str] | None = None,
     refuses: bool = False,
 ) -> EventStream:
@@ -278,7 +272,7 @@ async def stream(
     `refuses`: what fails before the first moment is raised here, while there can be another status than 200.
     """
     stop = ServerStop(services)
-    moments = moments_of(streams_of(services), turn_ids, space=caller.reach, answered=answered or {})
+    moments = moments_of(streams_of(services), turns, space=caller.reach)
     first = await anext(moments, None) if refuses else None
     try:
         return EventStream(

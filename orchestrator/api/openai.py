@@ -20,7 +20,7 @@ from starlette.responses import Response
 from chordage.orchestrator import stages
 from chordage.orchestrator.api import openai_turns
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.faces import check_streams, moments_of, streams_of
+from chordage.orchestrator.api.faces import FollowedTurns, check_streams, moments_of, streams_of
 from chordage.orchestrator.api.faces import stream as stream_of
 from chordage.orchestrator.api.openai_bodies import ChatRequest, CompactionRequest, ResponseRequest
 from chordage.orchestrator.api.openai_errors import OpenAIRefusal, OpenAIRoute, documented, error
@@ -239,17 +239,18 @@ def _face_of(turn: TurnView, after: int = -1) -> ResponseFace:
 
 
 async def _streamed(services: Services, caller: Caller, face: Face, turn: Taken | TurnView) -> Response:
-    headers, answered = {"X-Thread-Id": turn.thread_id}, _answered(turn)
-    return await stream_of(face, services, caller, [turn.turn_id], answered=answered, headers=headers, refuses=True)
+    headers = {"X-Thread-Id": turn.thread_id}
+    return await stream_of(face, services, caller, _followed(turn), headers=headers, refuses=True)
 
 
-def _answered(turn: Taken | TurnView) -> dict[str, frozenset[str]]:
-    return {turn.turn_id: turn.since} if isinstance(turn, Taken) else {}
+def _followed(turn: Taken | TurnView) -> FollowedTurns:
+    since = turn.since if isinstance(turn, Taken) else frozenset[str]()
+    return FollowedTurns(turn_ids=[turn.turn_id], answered={turn.turn_id: since})
 
 
 async def _fold(request: Request, services: Services, caller: Caller, face: Face, turn: Taken | TurnView) -> bool:
     """All moments, into the face. False: the client has gone."""
-    moments = moments_of(streams_of(services), [turn.turn_id], space=caller.reach, answered=_answered(turn))
+    moments = moments_of(streams_of(services), _followed(turn), space=caller.reach)
     refusal, is_there = None, True
     async with anyio.create_task_group() as tasks:
 

@@ -88,10 +88,13 @@ class ServerStop:
 
     def __init__(self, services: Services) -> None:
         self._streams = services.events
-        self.event = asyncio.Event()
+        self.is_set = False
+        self.upcoming: asyncio.Future[Any] | None = None  # what the stream waits for
 
     def set(self) -> None:
-        self.event.set()
+        self.is_set = True
+        if self.upcoming is not None:
+            self.upcoming.cancel()
         if self._streams is not None:
             self._streams.end_followers()
 
@@ -107,28 +110,26 @@ async def while_valid(
 
     Raises Unauthenticated, and ServerStopping where `stop` is given.
     """
-    upcoming = asyncio.ensure_future(anext(events))
-    stopped = set() if stop is None else {asyncio.ensure_future(stop.event.wait())}
+    stop = stop or ServerStop(services)
+    upcoming = stop.upcoming = asyncio.ensure_future(anext(events))
     asked_at = time.monotonic()
     try:
-        while True:
+        while not stop.is_set:
             rest = asked_at + ASK_EVERY - time.monotonic()
             if rest <= 0:
                 if not await anyio.to_thread.run_sync(services.is_valid, caller):
                     raise Unauthenticated(NOT_VALID_ANY_MORE)
                 asked_at = time.monotonic()
-            elif (await asyncio.wait({upcoming, *stopped}, timeout=rest, return_when=asyncio.FIRST_COMPLETED))[0]:
-                if stop is not None and stop.event.is_set():
-                    raise ServerStopping("the server stops")
+            elif (await asyncio.wait({upcoming}, timeout=rest))[0] and not stop.is_set:
                 try:
                     event = upcoming.result()
                 except StopAsyncIteration:
                     return
                 yield event
-                upcoming = asyncio.ensure_future(anext(events))
+                upcoming = stop.upcoming = asyncio.ensure_future(anext(events))
+        raise ServerStopping("the server stops")
     finally:
-        for task in (upcoming, *stopped):
-            task.cancel()
+        upcoming.cancel()
         await asyncio.wait({upcoming})
         if not upcoming.cancelled():
             upcoming.exception()  # it was raised above

@@ -323,19 +323,19 @@ class AguiFace(Face):
         yield from self._close()
         is_cancelled = moment.is_cancelled or moment.reason == Reason.STOPPED
         if is_cancelled and self._is_old:
-            yield from self._cut(moment.why, "cancelled")
+            yield from self._fail(moment.why, "cancelled")
         elif is_cancelled:
             yield from self._finish(outcome={"type": "cancelled"})
         elif moment.is_success:
             yield from self._finish(outcome={"type": "success"}, result=moment.output)
         else:
-            yield from self._cut(moment.why, moment.code or moment.disposition)
+            yield from self._fail(moment.why, moment.code or moment.disposition)
 
     def _finish(self, **fields: Any) -> Events:
         self.is_over = True
         yield _event("RUN_FINISHED", **self._ids, **fields, usage=self._counts())
 
-    def _cut(self, message: str, code: str) -> Events:
+    def _fail(self, message: str, code: str) -> Events:
         self.is_over = True
         yield _event("RUN_ERROR", message=message, code=code, usage=self._counts())
 

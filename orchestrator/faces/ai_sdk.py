@@ -124,7 +124,7 @@ class AiSdkFace(Face):
             yield {"type": "reset-step"}
         elif not self._is_silent:
             yield from self._close()
-            yield from self._cut(_RESET)
+            yield from self._fail(_RESET)
 
     def _reply(self, moment: Replied) -> Events:
         if moment.is_plan:
@@ -230,9 +230,9 @@ class AiSdkFace(Face):
             self.is_over = True
             yield {"type": "finish", "finishReason": "other" if moment.reason == Reason.STOPPED else self._finish}
         else:
-            yield from self._cut(moment.why)
+            yield from self._fail(moment.why)
 
-    def _cut(self, message: str, _code: str = "") -> Events:
+    def _fail(self, message: str, _code: str = "") -> Events:
         self.is_over = True
         yield {"type": "error", "errorText": message}
 

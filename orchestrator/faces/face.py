@@ -8,6 +8,7 @@ them. Behind the last event nothing is sent. A stream that cannot continue is en
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
@@ -26,7 +27,7 @@ Table: TypeAlias = Mapping[type, Callable[[Any, Any], Iterable[Wire]]]
 DONE = "[DONE]"
 
 
-class Face:
+class Face(ABC):
     """`answers`: the questions that the client answered with its request, and the calls that these may be about."""
 
     TABLE: ClassVar[Table]  # what is sent for each kind of moment; the others are not shown
@@ -39,9 +40,9 @@ class Face:
         self.is_over = False  # the last event was sent
         self.is_cut = False  # an error was sent behind which a client of the protocol reads nothing
 
+    @abstractmethod
     def begin(self) -> list[Wire]:
         """What is sent first."""
-        raise NotImplementedError
 
     def feed(self, moment: TurnMoment) -> list[Wire]:
         """What is sent for the next moment."""
@@ -60,7 +61,7 @@ class Face:
         if self.is_over:
             return []
         opened = [] if self._is_silent else list(self._close())
-        return [*opened, *self._cut(message, code)]
+        return [*opened, *self._fail(message, code)]
 
     def frame(self, event: Wire) -> dict[str, str]:
         """As a server-sent event."""
@@ -73,16 +74,17 @@ class Face:
     def _continues_with(self, moment: TurnMoment) -> bool:
         return begins_again(moment, self._awaited)
 
+    @abstractmethod
     def _resume(self, moment: TurnMoment) -> Events:
         """Forget what was open while nothing was sent, and send what the client lacks."""
-        raise NotImplementedError
 
     def _close(self) -> Events:
         """What is open. Must change nothing where nothing is."""
         yield from ()
 
-    def _cut(self, message: str, code: str) -> Events:
-        raise NotImplementedError
+    @abstractmethod
+    def _fail(self, message: str, code: str) -> Events:
+        """The error, in the form of the protocol."""
 
 
 def begins_again(moment: TurnMoment, since: Collection[str]) -> bool:

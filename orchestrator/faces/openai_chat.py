@@ -63,7 +63,7 @@ class ChatFace(Face):
         self._said, self._growing = [], ""
         yield from ()
 
-    def _cut(self, _message: str, _code: str) -> Events:
+    def _fail(self, _message: str, _code: str) -> Events:
         self.is_cut = True
         yield error_chunk(LOST + SAME_KEY)
 

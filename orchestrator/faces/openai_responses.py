@@ -137,7 +137,7 @@ class ResponseFace(Face):
         self.is_cut = self.is_cut or any(event["type"] == "error" for event in left)
         return left
 
-    def _cut(self, _message: str, _code: str) -> Events:
+    def _fail(self, _message: str, _code: str) -> Events:
         self.is_cut = True
         yield broken_off(self.number + 1, LOST + "follow the response from the last sequence number")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -62,12 +62,28 @@ def test_a_chat_completion_shows_no_calls_of_the_agent():
     assert not ChatFace.TABLE.keys() & {QuestionAsked, CallStarted, CallProgressed, RoundSettled}
 
 
+@pytest.mark.parametrize(
+    "face",
+    [
+        AguiFace(thread_id="t", run_id="r"),
+        AiSdkFace(turn_id="turn1"),
+        ChatFace(id="c", agent="a", created=1),
+        ResponseFace(id="resp_1", agent="a", created_at=1),
+    ],
+    ids=lambda face: type(face).__name__,
+)
+def test_a_piece_that_ends_between_the_halves_of_a_character_can_be_sent(face: Face):
+    framed = face.frame({"type": "any", "delta": "\ud83d"})["data"]
+
+    assert json.loads(framed.encode())["delta"] == "\ud83d"
+
+
 def moments(
     streams: ReplayedStreams, turn_ids: Sequence[str] = ("turn1",), answered: Sequence[str] = ()
 ) -> list[TurnMoment]:
     async def read() -> list[TurnMoment]:
-        names = {"turn1": frozenset(answered)} if answered else {}
-        return [moment async for moment in faces.moments_of(streams, turn_ids, space=None, answered=names)]
+        turns = faces.FollowedTurns(turn_ids=turn_ids, answered={"turn1": frozenset(answered)})
+        return [moment async for moment in faces.moments_of(streams, turns, space=None)]
 
     return anyio.run(read)
 
@@ -84,11 +100,11 @@ def test_what_was_answered_is_known_by_its_turn_and_by_the_call_that_waits_for_a
         QuestionPlace(id="q2", call_id="c2", turn_id="turn1", call_above="c0", **usual),
         QuestionPlace(id="q3", call_id="c3", turn_id="turn2", **usual),
     ]
-    turns = faces.FollowedTurns(turn_ids=["turn1", "turn2"], asked=places)
+    turns = faces.FollowedTurns.behind(places, ["turn1", "turn2"])
 
     assert turns.answers == ["q1", "q2", "q3"]
     assert turns.answered == {"turn1": frozenset({"q1", "c1", "q2", "c2", "c0"}), "turn2": frozenset({"q3", "c3"})}
-    assert replace(turns, is_stored=False).answered == {}, "the turn may still wait for them"
+    assert faces.FollowedTurns.behind(places, [], is_stored=False).answered == {}, "the turn may still wait for them"
 
 
 def stale(times: int) -> ReplayedStreams:
