@@ -9,30 +9,36 @@ too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 import structlog
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 from starlette.responses import Response
 
 from chordage.orchestrator import views
-from chordage.orchestrator.api.bodies import LimitsBody, Moment, storable
+from chordage.orchestrator.api.bodies import LimitsBody, Moment
 from chordage.orchestrator.api.callers import as_caller, decide_as, needs
 from chordage.orchestrator.api.faces import (
+    FOLLOWS,
+    READS,
+    AgentName,
     AnsweredCalls,
+    ClientBody,
+    ClientId,
+    ClientRequest,
+    FollowedTurns,
     FunctionTool,
     answered_calls,
+    asked_on,
     check_agent,
     check_decides,
+    check_streams,
     plain_yes,
     refusals,
     stream,
     streamed,
-    streams_of,
 )
 from chordage.orchestrator.api.guards import JsonRoute
 from chordage.orchestrator.api.services import Services, services_of
@@ -45,7 +51,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, placed, source_in
 from chordage.orchestrator.faces.agui import PROTOCOL, AguiFace, AguiMessage, answer_of, decision_in
 from chordage.orchestrator.strategies.shipped import plans
-from chordage.orchestrator.views.lookups import QuestionPlace, question_places, turn_by_key
+from chordage.orchestrator.views.lookups import QuestionPlace, turn_by_key
 from chordage.orchestrator.views.threads import Remark, RemarkRole
 
 SOURCE = "agui"
@@ -54,24 +60,13 @@ HISTORY = 200  # remarks sent to a client that comes back
 log = structlog.get_logger()
 router = APIRouter(route_class=JsonRoute, tags=["agui"])
 
-AgentName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The agent's name.")]
-AguiId = Annotated[str, Field(min_length=1, max_length=200)]
-_READS = (KeyScope.READ, KeyScope.PAYLOADS)
-_FOLLOWS = (401, 403, 404, 421, 422, 429, 500, 503)
 
-
-class _AguiBody(BaseModel):
-    """Members that are not known here are no error: newer clients have more of them."""
-
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class AguiInputMessage(_AguiBody):
+class AguiInputMessage(ClientBody):
     """Kept as it came: it is sent back in snapshots."""
 
     model_config = ConfigDict(extra="allow")
 
-    id: AguiId
+    id: ClientId
     role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
     content: JsonValue = None
     tool_calls: list[dict[str, JsonValue]] | None = None
@@ -95,13 +90,13 @@ class AguiInputMessage(_AguiBody):
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
-class AguiAnswer(_AguiBody):
-    interrupt_id: AguiId
+class AguiAnswer(ClientBody):
+    interrupt_id: ClientId
     status: Literal["resolved", "cancelled"]
     payload: JsonValue = None
 
 
-class TurnProps(_AguiBody):
+class TurnProps(ClientBody):
     """What a client may say of the turn, under the name `chordage` in `forwardedProps`."""
 
     model_config = ConfigDict(alias_generator=None)
@@ -112,7 +107,7 @@ class TurnProps(_AguiBody):
     group: Group | None = None
 
 
-class ForwardedProps(_AguiBody):
+class ForwardedProps(ClientBody):
     chordage: TurnProps = TurnProps()
 
 
@@ -121,7 +116,7 @@ def _object_or_none(value: Any) -> Any:
     return value if isinstance(value, dict) else None
 
 
-class RunAgentInput(_AguiBody):
+class RunAgentInput(ClientRequest):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -135,8 +130,8 @@ class RunAgentInput(_AguiBody):
         }
     )
 
-    thread_id: Annotated[AguiId, Field(description="The name of one of your threads.")]
-    run_id: Annotated[AguiId, Field(description="Yours. The same again attaches to the turn that was made then.")]
+    thread_id: Annotated[ClientId, Field(description="The name of one of your threads.")]
+    run_id: Annotated[ClientId, Field(description="Yours. The same again attaches to the turn that was made then.")]
     messages: tuple[AguiInputMessage, ...]
     protocol_version: Annotated[
         str | None, Field(description="Absent: the answer is in the dialect of the versions before 1.0.")
@@ -150,66 +145,54 @@ class RunAgentInput(_AguiBody):
     forwarded_props: Annotated[ForwardedProps | None, BeforeValidator(_object_or_none)] = None
     resume: Annotated[tuple[AguiAnswer, ...] | None, Field(max_length=1000)] = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def check_characters(cls, value: Any) -> Any:
-        return storable(value)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _FollowedRun:
-    turn_ids: Sequence[str]
-    answers: Sequence[str] = ()
-    messages: Sequence[AguiMessage] = ()
-
 
 @router.post(
     "/agui/{agent}",
     summary="Run an agent for an AG-UI client",
     response_class=Response,
-    responses={**streamed("The events of the run."), **refusals(400, 408, 409, 413, 415, *_FOLLOWS)},
+    responses={**streamed("The events of the run."), **refusals(400, 408, 409, 413, 415, *FOLLOWS)},
 )
 async def run_agent(
-    request: Request, agent: AgentName, body: RunAgentInput, caller: Annotated[Caller, needs(KeyScope.SUBMIT, *_READS)]
+    request: Request, agent: AgentName, body: RunAgentInput, caller: Annotated[Caller, needs(KeyScope.SUBMIT, *READS)]
 ) -> Response:
     """The request needs the scope `decide` too where it answers interrupts."""
     services = services_of(request)
-    streams_of(services)  # before anything is stored
+    check_streams(services)
     check_agent(caller, agent)
     if body.resume:
         check_decides(caller)
     run = await anyio.to_thread.run_sync(_accept, services, caller, agent, body)
     face = AguiFace(
-        thread_id=body.thread_id, run_id=body.run_id, is_old=_is_old(body.protocol_version), messages=run.messages,
-        state=body.state, answers=run.answers, turns=run.turn_ids,
+        thread_id=body.thread_id, run_id=body.run_id, is_old=_is_old(body.protocol_version),
+        messages=[message.as_sent() for message in body.messages], state=body.state, answers=run.answers,
+        turns=run.turn_ids,
     )  # fmt: skip
-    return stream(face, services, caller, run.turn_ids)
+    return await stream(face, services, caller, run)
 
 
 @router.get(
     "/agui/{agent}/runs/{run_id}",
     summary="Come back to a run",
     response_class=Response,
-    responses={**streamed("The conversation before the run, and the events of the run."), **refusals(*_FOLLOWS)},
+    responses={**streamed("The conversation before the run, and the events of the run."), **refusals(*FOLLOWS)},
 )
 async def come_back(
     request: Request,
     agent: AgentName,
     run_id: Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="As the client named it.")],
-    caller: Annotated[Caller, needs(*_READS)],
+    caller: Annotated[Caller, needs(*READS)],
     version: Annotated[str, Query(alias="protocolVersion", max_length=20)] = PROTOCOL,
 ) -> Response:
     """A run that answered interrupts has no turn of its own: come back to the run that asked, which has all of it."""
     services = services_of(request)
+    check_streams(services)
     check_agent(caller, agent)
-    run, thread = await anyio.to_thread.run_sync(_find, services, caller, agent, run_id)
-    face = AguiFace(thread_id=thread, run_id=run_id, is_old=_is_old(version), messages=run.messages, is_back=True)
-    return stream(face, services, caller, run.turn_ids)
+    turn_id, thread, messages = await anyio.to_thread.run_sync(_find, services, caller, agent, run_id)
+    face = AguiFace(thread_id=thread, run_id=run_id, is_old=_is_old(version), messages=messages, is_back=True)
+    return await stream(face, services, caller, FollowedTurns(turn_ids=[turn_id]))
 
 
-@router.get(
-    "/agui/{agent}/capabilities", summary="What an agent can do, as AG-UI has it", responses=refusals(*_FOLLOWS)
-)
+@router.get("/agui/{agent}/capabilities", summary="What an agent can do, as AG-UI has it", responses=refusals(*FOLLOWS))
 def read_capabilities(
     request: Request, agent: AgentName, caller: Annotated[Caller, needs(KeyScope.READ)]
 ) -> dict[str, JsonValue]:
@@ -243,13 +226,13 @@ def _is_old(version: str | None) -> bool:
 # A run comes in.
 
 
-def _accept(services: Services, caller: Caller, agent: str, body: RunAgentInput) -> _FollowedRun:
+def _accept(services: Services, caller: Caller, agent: str, body: RunAgentInput) -> FollowedTurns:
     asked, answered = _questions(services, caller, body), _answered(services, caller, body)
     before = list(dict.fromkeys([*(place.turn_id for place in asked.values()), *answered.turn_ids]))
     turn_id = _turn_of(services, caller, agent, body.run_id)
     fresh = [] if turn_id is not None else _fresh(services, caller, body)
     decisions = (*_decisions(body, asked, goes_on=bool(fresh)), *answered.decisions(only_open=bool(fresh)))
-    if turn_id is not None:
+    if is_repeated := turn_id is not None:
         _check_thread(services, caller, body, turn_id)
     elif fresh:
         turn_id = _admit(services, caller, agent, body, fresh, decisions)
@@ -259,23 +242,16 @@ def _accept(services: Services, caller: Caller, agent: str, body: RunAgentInput)
         problem = "there is no message of the user behind the last one that is known here, and no open interrupt "
         problem += "or call of a frontend tool is answered: there is nothing to do"
         raise InvalidMessage(problem, field="messages")
-    return _FollowedRun(
-        turn_ids=[*before, turn_id] if turn_id else before,
-        answers=[*asked, *answered.questions],
-        messages=[message.as_sent() for message in body.messages],
-    )
+    turn_ids = [*before, turn_id] if turn_id else before
+    places = [*asked.values(), *answered.places.values()]
+    return FollowedTurns.behind(places, turn_ids, is_stored=not is_repeated)
 
 
 def _questions(services: Services, caller: Caller, body: RunAgentInput) -> dict[str, QuestionPlace]:
-    """That were asked on this thread."""
     wanted = [answer.interrupt_id for answer in body.resume or ()]
-    if not wanted:
-        return {}
-    thread_id = placed(caller.space, body.thread_id)
-    places = question_places(services.rt.store, wanted, space=caller.space)
-    asked = {place.id: place for place in places.values() if place.thread_id == thread_id}
+    asked = asked_on(services, wanted, space=caller.space, thread=body.thread_id)
     for unknown in dict.fromkeys(one for one in wanted if one not in asked):
-        log.warning("an answer was skipped: there is no such interrupt", interrupt=unknown, thread=thread_id)
+        log.warning("an answer was skipped: there is no such interrupt", interrupt=unknown, thread=body.thread_id)
     return asked
 
 
@@ -368,8 +344,8 @@ def _admit(
 # A client comes back.
 
 
-def _find(services: Services, caller: Caller, agent: str, run_id: str) -> tuple[_FollowedRun, str]:
-    """Also the name of its thread."""
+def _find(services: Services, caller: Caller, agent: str, run_id: str) -> tuple[str, str, list[AguiMessage]]:
+    """Its turn, the name of its thread, and the conversation before it."""
     turn_id = _turn_of(services, caller, agent, run_id)
     if turn_id is None:
         raise NotFound(f"there is no run {run_id!r} of agent {agent!r} that a message of yours has started")
@@ -377,7 +353,7 @@ def _find(services: Services, caller: Caller, agent: str, run_id: str) -> tuple[
     remarks = views.history(services.rt.store, turn.thread_id, limit=HISTORY)
     before = [one for one in remarks if one.run_id != turn.run_id or one.turn_id == turn_id]
     thread = turn.thread_id.removeprefix(placed(caller.space, ""))
-    return _FollowedRun(turn_ids=[turn_id], messages=list(_conversation(before))), thread
+    return turn_id, thread, list(_conversation(before))
 
 
 def _conversation(remarks: Iterable[Remark]) -> Iterable[AguiMessage]:

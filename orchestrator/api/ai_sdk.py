@@ -8,29 +8,33 @@ answer are taken from it, the arguments of the call are those on record.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, JsonValue
 from starlette.responses import Response
 
 from chordage.orchestrator import views
-from chordage.orchestrator.api.bodies import storable
 from chordage.orchestrator.api.callers import as_caller, decide_as, needs
 from chordage.orchestrator.api.faces import (
+    FOLLOWS,
+    READS,
+    AgentName,
+    ClientBody,
+    ClientId,
+    ClientRequest,
+    FollowedTurns,
     FunctionTool,
     answered_calls,
+    asked_on,
     check_agent,
     check_decides,
+    check_streams,
     plain_yes,
     refusals,
     stream,
     streamed,
-    streams_of,
 )
 from chordage.orchestrator.api.guards import JsonRoute
 from chordage.orchestrator.api.services import Services, services_of
@@ -41,36 +45,26 @@ from chordage.orchestrator.core.errors import InvalidMessage, NotFound
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest, placed
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.faces.ai_sdk import DONE, AiSdkDialect, AiSdkFace
-from chordage.orchestrator.views.lookups import QuestionPlace, question_places
+from chordage.orchestrator.faces.ai_sdk import AiSdkDialect, AiSdkFace
+from chordage.orchestrator.views.lookups import QuestionPlace
 
 SOURCE = "ai_sdk"
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
 router = APIRouter(route_class=JsonRoute, tags=["ai sdk"])
 
-AgentName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The agent's name.")]
-ChatId = Annotated[str, Field(min_length=1, max_length=200)]
 Version = Annotated[Literal["6", "7"] | None, Query(description="The major version of the AI SDK. Default: 6.")]
 VersionHeader = Annotated[Literal["6", "7"] | None, Header(alias="x-ai-sdk", description="As `sdk`.")]
-_READS = (KeyScope.READ, KeyScope.PAYLOADS)
-_FOLLOWS = (401, 403, 404, 421, 422, 429, 500, 503)
 _WAITS = frozenset({Reason.SUSPENDED, Reason.HELD})
 
 
-class _ChatBody(BaseModel):
-    """Members that are not known here are no error: newer clients have more of them."""
-
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class PartApproval(_ChatBody):
-    id: ChatId
+class PartApproval(ClientBody):
+    id: ClientId
     approved: bool | None = None
     reason: str | None = None
 
 
-class UiMessagePart(_ChatBody):
+class UiMessagePart(ClientBody):
     type: Annotated[str, Field(min_length=1)]
     text: str | None = None
     state: str | None = None
@@ -81,8 +75,8 @@ class UiMessagePart(_ChatBody):
     preliminary: bool | None = None
 
 
-class UiMessage(_ChatBody):
-    id: ChatId
+class UiMessage(ClientBody):
+    id: ClientId
     role: Literal["system", "user", "assistant"]
     parts: tuple[UiMessagePart, ...]
 
@@ -109,7 +103,7 @@ class UiMessage(_ChatBody):
         return results
 
 
-class UiChatRequest(_ChatBody):
+class UiChatRequest(ClientRequest):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -122,7 +116,7 @@ class UiChatRequest(_ChatBody):
         }
     )
 
-    id: Annotated[ChatId, Field(description="Of the chat: the name of one of your threads.")]
+    id: Annotated[ClientId, Field(description="Of the chat: the name of one of your threads.")]
     messages: Annotated[tuple[UiMessage, ...], Field(min_length=1)]
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     tools: Annotated[
@@ -130,35 +124,24 @@ class UiChatRequest(_ChatBody):
         Field(max_length=MOST, description="Of the page, which carries their calls out, in this turn."),
     ] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def check_characters(cls, value: Any) -> Any:
-        return storable(value)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _FollowedTurn:
-    turn_id: str
-    answers: Sequence[str] = ()
-
 
 @router.post(
     "/ai/{agent}/chat",
     summary="Send a message of a chat, answers to approvals, or results of client tools",
     response_class=Response,
-    responses={**streamed("The chunks of the answer."), **refusals(400, 408, 409, 413, 415, *_FOLLOWS)},
+    responses={**streamed("The chunks of the answer."), **refusals(400, 408, 409, 413, 415, *FOLLOWS)},
 )
 async def send_message(
     request: Request,
     agent: AgentName,
     body: UiChatRequest,
-    caller: Annotated[Caller, needs(KeyScope.SUBMIT, *_READS)],
+    caller: Annotated[Caller, needs(KeyScope.SUBMIT, *READS)],
     sdk: Version = None,
     header: VersionHeader = None,
 ) -> Response:
     """The request needs the scope `decide` too where it answers approvals."""
     services = services_of(request)
-    streams_of(services)
+    check_streams(services)
     check_agent(caller, agent)
     last = body.messages[-1]
     if last.role == "assistant" and body.trigger == "submit-message":
@@ -167,7 +150,7 @@ async def send_message(
         turn = await anyio.to_thread.run_sync(_decide, services, caller, body, last)
     else:
         turn = await anyio.to_thread.run_sync(_submit, services, caller, agent, body)
-    return _stream(services, caller, turn, sdk or header)
+    return await _stream(services, caller, turn, sdk or header)
 
 
 @router.get(
@@ -177,32 +160,33 @@ async def send_message(
     responses={
         **streamed("The chunks of the answer, from its start."),
         204: {"description": "Nothing runs on the thread of this chat."},
-        **refusals(*_FOLLOWS),
+        **refusals(*FOLLOWS),
     },
 )
 async def come_back_to_chat(
     request: Request,
     agent: AgentName,
     chat_id: Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")],
-    caller: Annotated[Caller, needs(*_READS)],
+    caller: Annotated[Caller, needs(*READS)],
     sdk: Version = None,
     header: VersionHeader = None,
 ) -> Response:
     services = services_of(request)
-    streams_of(services)
+    check_streams(services)
     check_agent(caller, agent)
     turn_id = await anyio.to_thread.run_sync(_turn_at_work, services, caller, agent, chat_id)
     if turn_id is None:
         return Response(status_code=204)
-    return _stream(services, caller, _FollowedTurn(turn_id=turn_id), sdk or header)
+    return await _stream(services, caller, FollowedTurns(turn_ids=[turn_id]), sdk or header)
 
 
-def _stream(services: Services, caller: Caller, turn: _FollowedTurn, sdk: str | None) -> Response:
-    face = AiSdkFace(turn_id=turn.turn_id, dialect=AiSdkDialect(int(sdk or AiSdkDialect.SIX)), answers=turn.answers)
-    return stream(face, services, caller, [turn.turn_id], done=DONE, headers=HEADERS)
+async def _stream(services: Services, caller: Caller, turns: FollowedTurns, sdk: str | None) -> Response:
+    (turn_id,), dialect = turns.turn_ids, AiSdkDialect(int(sdk or AiSdkDialect.SIX))
+    face = AiSdkFace(turn_id=turn_id, dialect=dialect, answers=turns.answers)
+    return await stream(face, services, caller, turns, headers=HEADERS)
 
 
-def _submit(services: Services, caller: Caller, agent: str, body: UiChatRequest) -> _FollowedTurn:
+def _submit(services: Services, caller: Caller, agent: str, body: UiChatRequest) -> FollowedTurns:
     """The last message of the user. To have it answered again, it is sent again: what was said stays on the thread."""
     message = next((one for one in reversed(body.messages) if one.role == "user"), None)
     if message is None:
@@ -219,13 +203,13 @@ def _submit(services: Services, caller: Caller, agent: str, body: UiChatRequest)
         message=content, agent=agent, source=SOURCE, space=caller.space, dedupe_key=key,
         client_tools=tuple(tool.tool() for tool in body.tools),
     )  # fmt: skip
-    return _FollowedTurn(turn_id=services.accept(as_caller(services, request, caller)).turn_id)
+    return FollowedTurns(turn_ids=[services.accept(as_caller(services, request, caller)).turn_id])
 
 
-def _decide(services: Services, caller: Caller, body: UiChatRequest, last: UiMessage) -> _FollowedTurn:
-    approvals, thread_id = last.answers(), placed(caller.space, body.id)
-    places = question_places(services.rt.store, approvals, space=caller.space)
-    asked = {place.id: place for place in places.values() if place.thread_id == thread_id}
+def _decide(services: Services, caller: Caller, body: UiChatRequest, last: UiMessage) -> FollowedTurns:
+    approvals = last.answers()
+    asked = asked_on(services, approvals, space=caller.space, thread=body.id)
+    thread_id = placed(caller.space, body.id)
     answered = answered_calls(services, last.results(), space=caller.space, thread_id=thread_id)
     if approvals and not asked:
         raise NotFound(f"chat {body.id!r} has no approval {next(iter(approvals))!r}")
@@ -236,7 +220,8 @@ def _decide(services: Services, caller: Caller, body: UiChatRequest, last: UiMes
     now = [answer for answer in approvals.values() if answer.id in asked and asked[answer.id].turn_id == turn_id]
     decisions = [*(_decision(answer, asked[answer.id]) for answer in now), *answered.decisions()]
     decide_as(services, decisions, caller, source=SOURCE)
-    return _FollowedTurn(turn_id=turn_id, answers=[*(answer.id for answer in now), *answered.questions])
+    places = [*(asked[answer.id] for answer in now), *answered.places.values()]
+    return FollowedTurns.behind(places, [turn_id])
 
 
 def _decision(answer: PartApproval, place: QuestionPlace) -> DecisionRequest:

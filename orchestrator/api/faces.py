@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Self
 
 import anyio
 import structlog
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from fastapi import Path
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.bodies import storable
 from chordage.orchestrator.api.problems import Problem
 from chordage.orchestrator.api.services import Services, TurnStreams
-from chordage.orchestrator.api.streams import EventStream, while_valid
+from chordage.orchestrator.api.streams import (
+    NO_STREAMS,
+    EventStream,
+    ServerStop,
+    ServerStopping,
+    check_room,
+    while_valid,
+)
 from chordage.orchestrator.core.approvals import DecisionRequest, Why
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.client_tools import ClientResult, ClientTool
-from chordage.orchestrator.core.errors import Forbidden, Unauthenticated, Unavailable, UserError
-from chordage.orchestrator.faces.moments import TurnEnded, TurnMoment
+from chordage.orchestrator.core.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable, UserError
+from chordage.orchestrator.core.message import placed
+from chordage.orchestrator.faces.face import Face, begins_again
+from chordage.orchestrator.faces.moments import Queued, Started, TurnEnded, TurnMoment, Waiting
 from chordage.orchestrator.gateways.schemas import complaint_about
 from chordage.orchestrator.views.lookups import QuestionPlace, question_places
 
@@ -33,25 +42,13 @@ log = structlog.get_logger()
 
 PATHS = ("/agui/", "/ai/")
 PLAIN = "application/json"
-SEPARATOR = "\n"  # the AG-UI client finds no event in a stream with CRLF
-PREFETCH = 64  # moments that may wait for a slow client
+STALE_PAUSE, STALE_TRIES = 0.05, 200  # seconds until a turn is read again, and how often
 _ID = re.compile(r"[0-9A-Za-z-]{1,200}")
 
 _AGAIN = "The turn continues: send the same request again to read it from its start."
 _LOST = f"The stream broke off on the side of the server. {_AGAIN}"
 _STOPPING = f"The server stops. {_AGAIN}"
-
-
-class Face(Protocol):
-    is_over: bool
-
-    def begin(self) -> list[dict[str, Any]]: ...
-    def feed(self, moment: TurnMoment) -> list[dict[str, Any]]: ...
-    def fail(self, message: str, code: str) -> list[dict[str, Any]]: ...
-
-
-class _Stopping(Exception):
-    """The server stops."""
+_NOT_SEEN = "the answers are stored, and this server does not see what came of them: read the turn again"
 
 
 class PlainErrors:
@@ -89,9 +86,16 @@ def streamed(description: str) -> dict[int | str, dict[str, Any]]:
 
 
 def streams_of(services: Services) -> TurnStreams:
+    """Raises Unavailable."""
     if services.streams is None:
-        raise Unavailable("nothing is streamed without Redis")
+        raise Unavailable(NO_STREAMS)
     return services.streams
+
+
+def check_streams(services: Services) -> None:
+    """Before anything is stored that could not be answered. Raises Unavailable and TooManyRequests."""
+    streams_of(services)
+    check_room(services)
 
 
 def check_agent(caller: Caller, agent: str) -> None:
@@ -104,6 +108,34 @@ def check_decides(caller: Caller) -> None:
     if KeyScope.DECIDE not in caller.scopes:
         scope = KeyScope.DECIDE.value
         raise Forbidden(f"the key {caller.id} does not have the scope {scope!r}", scope=scope)
+
+
+# What AG-UI and the AI SDK have in common
+
+
+AgentName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The agent's name.")]
+ClientId = Annotated[str, Field(min_length=1, max_length=200)]
+READS = (KeyScope.READ, KeyScope.PAYLOADS)
+FOLLOWS = (401, 403, 404, 421, 422, 429, 500, 503)
+
+
+class ClientBody(BaseModel):
+    """Members that are not known here are no error: newer clients have more of them."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class ClientRequest(ClientBody):
+    @model_validator(mode="before")
+    @classmethod
+    def check_characters(cls, value: Any) -> Any:
+        return storable(value)
+
+
+def asked_on(services: Services, ids: Collection[str], *, space: str, thread: str) -> dict[str, QuestionPlace]:
+    """Those of these questions that were asked on this thread of the caller, by their ids."""
+    places = question_places(services.rt.store, ids, space=space) if ids else {}
+    return {place.id: place for place in places.values() if place.thread_id == placed(space, thread)}
 
 
 # Tools that a client brings: core/client_tools.py
@@ -129,10 +161,6 @@ class AnsweredCalls:
 
     results: Mapping[str, ClientResult]  # by call
     places: Mapping[str, QuestionPlace]  # the same
-
-    @property
-    def questions(self) -> list[str]:
-        return [place.id for place in self.places.values()]
 
     @property
     def turn_ids(self) -> list[str]:
@@ -173,54 +201,107 @@ def plain_yes(schema: dict[str, Any] | None) -> bool | None:
     return True if schema is None or complaint_about(True, schema) is None else None
 
 
-def stream(
+# The one stream of all faces
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FollowedTurns:
+    """What a request is answered with. `answers`: the questions that it answers.
+
+    `answered`, by turn: those that are no longer open because of it, and the calls in which something comes of that.
+    """
+
+    turn_ids: Sequence[str]
+    answers: Sequence[str] = ()
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def behind(cls, asked: Collection[QuestionPlace], turn_ids: Sequence[str], *, is_stored: bool = True) -> Self:
+        """`asked`: what was answered. `is_stored`: the answers are; a request that is repeated may store none."""
+        named: dict[str, frozenset[str]] = {}
+        for place in asked if is_stored else ():
+            ids = {place.id, place.call_id, place.call_above or place.call_id}
+            named[place.turn_id] = named.get(place.turn_id, frozenset()) | ids
+        return cls(turn_ids=turn_ids, answers=[place.id for place in asked], answered=named)
+
+
+async def moments_of(streams: TurnStreams, turns: FollowedTurns, *, space: str | None) -> AsyncGenerator[TurnMoment]:
+    """The moments of these turns, one after the other, each from its beginning. The end of a turn is left out where
+    another follows.
+
+    Answers of a client are stored before their facts can be streamed: a turn that still waits for one is read again.
+
+    Raises NotFound before the first moment.
+    """
+    for turn_id in turns.turn_ids:
+        ids = turns.answered.get(turn_id, frozenset())
+        for _ in range(STALE_TRIES):
+            is_current, held = not ids, list[TurnMoment]()
+            async with aclosing(streams.follow(turn_id, space=space)) as moments:
+                async for moment in moments:
+                    if not is_current and isinstance(moment, Waiting) and _asks_again(moment, ids):
+                        break
+                    is_start = isinstance(moment, Queued | Started)  # which may come twice
+                    is_current = is_current or begins_again(moment, ids)
+                    if turn_id == turns.turn_ids[-1] or not isinstance(moment, TurnEnded):
+                        held.append(moment)
+                    while held and (is_current or is_start):
+                        yield held.pop(0)
+                else:
+                    break
+            await anyio.sleep(STALE_PAUSE)
+        else:
+            raise Unavailable(_NOT_SEEN)
+
+
+def _asks_again(moment: Waiting, answered: frozenset[str]) -> bool:
+    return not answered.isdisjoint(question.id for question in moment.questions)
+
+
+async def stream(
     face: Face,
     services: Services,
     caller: Caller,
-    turn_ids: Sequence[str],
+    turns: FollowedTurns,
     *,
-    done: str | None = None,
     headers: Mapping[str, str] | None = None,
+    refuses: bool = False,
 ) -> EventStream:
-    """The moments of these turns, one after the other, as the face shows them. `done` is sent behind the last event.
+    """What the face sends for the moments of these turns. A client that goes away ends nothing but its stream.
 
-    A client that goes away ends nothing but its stream.
+    `refuses`: what fails before the first moment is raised here, while there can be another status than 200.
     """
-    stopping = anyio.Event()
-    moments = while_valid(_following(streams_of(services), turn_ids, caller.reach), services, caller)
-    return EventStream(
-        _frames(face, _prefetched(moments, stopping), done),
-        services=services,
-        caller=caller,
-        headers=headers,
-        shutdown_event=stopping,
-    )
+    stop = ServerStop(services)
+    moments = moments_of(streams_of(services), turns, space=caller.reach)
+    first = await anext(moments, None) if refuses else None
+    try:
+        return EventStream(
+            _frames(face, first, while_valid(moments, services, caller, stop)),
+            services=services,
+            caller=caller,
+            headers=headers,
+            shutdown_event=stop,
+        )
+    except TooManyRequests:
+        await moments.aclose()
+        raise
 
 
-async def _following(streams: TurnStreams, turn_ids: Sequence[str], space: str | None) -> AsyncGenerator[TurnMoment]:
-    """The end of a turn is left out where another follows."""
-    *first, last = turn_ids
-    for turn_id in first:
-        async for moment in streams.follow(turn_id, space=space):
-            if not isinstance(moment, TurnEnded):
-                yield moment
-    async for moment in streams.follow(last, space=space):
-        yield moment
-
-
-async def _frames(face: Face, moments: AsyncGenerator[TurnMoment], done: str | None) -> AsyncIterator[dict[str, str]]:
+async def _frames(
+    face: Face, first: TurnMoment | None, moments: AsyncGenerator[TurnMoment]
+) -> AsyncIterator[dict[str, str]]:
     """Never without a last event: a client takes a stream that just ends for a success."""
     for event in face.begin():
-        yield _frame(event)
+        yield face.frame(event)
+    failure = (_LOST, "stream_lost")
     try:
         async with aclosing(moments):
-            async for moment in moments:
+            moment = first or await anext(moments, None)
+            while moment is not None:
                 for event in face.feed(moment):
-                    yield _frame(event)
-                if face.is_over:
-                    break
-        failure = (_LOST, "stream_lost")
-    except _Stopping:
+                    yield face.frame(event)
+                moment = None if face.is_over or face.is_cut else await anext(moments, None)
+    except ServerStopping:
         failure = (_STOPPING, "server_stopping")
     except Unauthenticated as error:
         failure = (str(error), "unauthenticated")
@@ -229,40 +310,7 @@ async def _frames(face: Face, moments: AsyncGenerator[TurnMoment], done: str | N
         failure = (problems.words_for(None, error), "unavailable" if isinstance(error, Unavailable) else "stream_lost")
     except Exception:
         log.exception("a stream broke off")
-        failure = (_LOST, "stream_lost")
-    for event in face.fail(*failure):
-        yield _frame(event)
-    if done is not None:
-        yield {"data": done}
-
-
-def _frame(event: dict[str, Any]) -> dict[str, str]:
-    return {"data": json.dumps(event, separators=(",", ":"))}
-
-
-async def _prefetched(moments: AsyncGenerator[TurnMoment], stopping: anyio.Event) -> AsyncGenerator[TurnMoment]:
-    """The moments, until the server stops: then _Stopping is raised."""
-    queue: asyncio.Queue[TurnMoment | Exception | None] = asyncio.Queue(PREFETCH)
-
-    async def read() -> None:
-        try:
-            async with aclosing(moments):
-                async for moment in moments:
-                    await queue.put(moment)
-            await queue.put(None)
-        except Exception as error:
-            await queue.put(error)
-
-    async def watch() -> None:
-        await stopping.wait()
-        await queue.put(_Stopping())
-
-    tasks = [asyncio.create_task(read()), asyncio.create_task(watch())]
-    try:
-        while (item := await queue.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            yield item
-    finally:
-        for task in tasks:
-            task.cancel()
+    for event in () if face.is_cut else face.fail(*failure):
+        yield face.frame(event)
+    if face.done is not None and not face.is_cut:
+        yield {"data": face.done}

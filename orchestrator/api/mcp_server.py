@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from starlette.types import Receive, Scope, Send
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.bodies import TurnFields
 from chordage.orchestrator.api.callers import as_caller, decide_as
+from chordage.orchestrator.api.faces import FollowedTurns, moments_of, streams_of
 from chordage.orchestrator.api.services import SOURCE, Services
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.callers import Caller, KeyScope
@@ -53,6 +54,7 @@ from chordage.orchestrator.faces.moments import (
     Waiting,
 )
 from chordage.orchestrator.views import OpenQuestion, TurnView
+from chordage.orchestrator.views.lookups import question_places
 
 log = structlog.get_logger()
 
@@ -165,10 +167,11 @@ class _Host:
     async def ask(self, agent: str, arguments: AskArguments, params: types.CallToolRequestParams) -> ToolResult:
         if params.request_state is not None:  # the same call again, with what the person chose
             choices = {id_: face.decision_in(form.model_dump()) for id_, form in (params.input_responses or {}).items()}
-            for question, chosen in choices.items():
-                if chosen is not None:
-                    await self._decide(question, *chosen)
-            return await self.follow(params.request_state, arguments.wait, asks=None not in choices.values())
+            chosen = {question: choice for question, choice in choices.items() if choice is not None}
+            for question, choice in chosen.items():
+                await self._decide(question, *choice)
+            asks = len(chosen) == len(choices)
+            return await self.follow(params.request_state, arguments.wait, asks=asks, answered=chosen)
         fields = TurnFields(text=arguments.message, agent=agent, thread_id=arguments.thread)
         message = fields.request(source=SOURCE, space=self.caller.space)
         admitted = await anyio.to_thread.run_sync(
@@ -194,15 +197,17 @@ class _Host:
                 return await self.follow(view.turn_id, 0.0)
             decision, reason = chosen
         await self._decide(question.id, decision, reason, arguments.payload)
-        return await self.follow(view.turn_id, arguments.wait)
+        return await self.follow(view.turn_id, arguments.wait, answered=[question.id])
 
-    async def follow(self, turn_id: str, seconds: float, *, asks: bool = False) -> ToolResult:
+    async def follow(
+        self, turn_id: str, seconds: float, *, asks: bool = False, answered: Collection[str] = ()
+    ) -> ToolResult:
         """The turn when it ends or waits for a person, and otherwise as it is then. `asks`: the person is asked, where
-        the host can do that.
+        the host can do that. `answered`: questions that it waits for no more.
         """
         _check_turn_id(turn_id)
         with contextlib.suppress(TooManyRequests, Unavailable), self._place(), anyio.move_on_after(seconds):
-            await (self._look_often(turn_id) if self.services.streams is None else self._listen(turn_id))
+            await (self._look_often(turn_id) if self.services.streams is None else self._listen(turn_id, answered))
         view = await self._view(turn_id)
         moment = moment_of(view)
         if asks and isinstance(moment, Waiting) and self._can_show_forms():
@@ -220,10 +225,12 @@ class _Host:
         finally:
             self.services.stream_slots.leave(self.caller)
 
-    async def _listen(self, turn_id: str) -> None:
-        assert self.services.streams is not None
-        steps = 0
-        async with contextlib.aclosing(self.services.streams.follow(turn_id, space=self.caller.reach)) as moments:
+    async def _listen(self, turn_id: str, answered: Collection[str]) -> None:
+        find = partial(question_places, self.services.rt.store, answered, space=self.caller.reach)
+        asked = list((await anyio.to_thread.run_sync(find)).values()) if answered else []
+        turns, steps = FollowedTurns.behind(asked, [turn_id]), 0
+        moments = moments_of(streams_of(self.services), turns, space=self.caller.reach)
+        async with contextlib.aclosing(moments):
             async for moment in moments:
                 if (news := _in_words(moment)) is not None:
                     steps += 1

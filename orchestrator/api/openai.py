@@ -6,16 +6,13 @@ turn (faces/openai_responses.py, faces/openai_chat.py); a client that goes away 
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-import structlog
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
@@ -23,29 +20,23 @@ from starlette.responses import Response
 from chordage.orchestrator import stages
 from chordage.orchestrator.api import openai_turns
 from chordage.orchestrator.api.callers import needs
+from chordage.orchestrator.api.faces import FollowedTurns, check_streams, moments_of, streams_of
+from chordage.orchestrator.api.faces import stream as stream_of
 from chordage.orchestrator.api.openai_bodies import ChatRequest, CompactionRequest, ResponseRequest
 from chordage.orchestrator.api.openai_errors import OpenAIRefusal, OpenAIRoute, documented, error
 from chordage.orchestrator.api.openai_turns import PREFIX, Taken
-from chordage.orchestrator.api.services import EventStreams, Services, TurnStreams, services_of
-from chordage.orchestrator.api.streams import FAREWELL_WITHIN, STREAMS_MAX, EventStream, while_valid
+from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.core.callers import Caller, KeyScope
-from chordage.orchestrator.core.errors import TooManyRequests, Unauthenticated, Unavailable
+from chordage.orchestrator.core.errors import Unavailable
 from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import TurnStatus
-from chordage.orchestrator.faces.moments import TurnMoment, Waiting
-from chordage.orchestrator.faces.openai_chat import ChatFace, error_chunk
-from chordage.orchestrator.faces.openai_responses import ResponseFace, begins_again, usage_of
-from chordage.orchestrator.faces.openai_sequence import ReadersPlace, Wire, broken_off
+from chordage.orchestrator.faces.face import Face, Wire
+from chordage.orchestrator.faces.openai_chat import SAME_KEY, ChatFace
+from chordage.orchestrator.faces.openai_responses import LOST, ResponseFace, usage_of
 from chordage.orchestrator.views import TurnView
 
-log = structlog.get_logger()
-
-STALE_PAUSE, STALE_TRIES = 0.05, 200  # seconds until the stream is read again, and how often
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 OF_READS = (401, 403, 421, 422, 429, 500, 503)
 OF_WRITES = (400, 401, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 502, 503)
-LOST = "the server cannot read on, and the turn continues: "
-SAME_KEY = "send the request again under its Idempotency-Key"
 
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"description": "The object; with `stream`, server-sent events.", "content": {"text/event-stream": {}}}
@@ -99,36 +90,22 @@ async def complete_chat(
     """
     body.check()
     services = services_of(request)
-    streams, take = _streams(services), partial(openai_turns.take_chat, services, caller, body)
+    check_streams(services)
+    take = partial(openai_turns.take_chat, services, caller, body)
     taken = await anyio.to_thread.run_sync(take, idempotency_key, x_thread_id)
     face = ChatFace(
         id=f"chatcmpl-{taken.turn_id}", agent=body.agent(), created=taken.created_at,
         with_usage=body.stream_options is not None and body.stream_options.include_usage, since=taken.since,
     )  # fmt: skip
-    moments = _of(streams, taken, caller.reach)
     if body.stream:
-        return await _streamed(services, caller, moments, partial(_chat_events, face), taken.thread_id)
-    is_there = await _fold(request, moments, face.take)
+        return await _streamed(services, caller, face, taken)
+    is_there = await _fold(request, services, caller, face, taken)
     if face.failure is not None:
         status, headers = (502 if face.failure["type"] == "server_error" else 409), {"x-should-retry": "false"}
         return error(status, face.failure["message"], code=face.failure["code"], headers=headers)
     if face.finish is None and is_there:
         raise Unavailable(LOST + SAME_KEY)
     return _answer(face.completion(), taken.thread_id)
-
-
-async def _chat_events(face: ChatFace, moments: AsyncIterator[TurnMoment]) -> AsyncIterator[dict[str, str]]:
-    for chunk in face.begin():
-        yield _data(chunk)
-    async for moment in moments:
-        for chunk in face.take(moment):
-            yield _data(chunk)
-            if "error" in chunk:
-                return
-    if face.finish is None:
-        yield _data(error_chunk(LOST + SAME_KEY))
-    else:
-        yield {"data": "[DONE]"}
 
 
 # Responses.
@@ -148,18 +125,17 @@ async def create_response(
     body.check()
     services = services_of(request)
     in_background = body.background and not body.stream
-    streams = None if in_background else _streams(services)
+    if not in_background:
+        check_streams(services)
     take = partial(openai_turns.take_response, services, caller, body)
     taken = await anyio.to_thread.run_sync(take, idempotency_key, x_thread_id)
     face = ResponseFace(
         id=PREFIX + taken.turn_id, agent=body.agent(), created_at=taken.created_at, echo=taken.echo, since=taken.since
     )
-    if streams is None:
-        return _answer(face.response(), taken.thread_id)
-    moments = _of(streams, taken, caller.reach)
     if body.stream:
-        return await _streamed(services, caller, moments, partial(_response_events, face), taken.thread_id)
-    await _fold(request, moments, face.take)
+        return await _streamed(services, caller, face, taken)
+    if not in_background:
+        await _fold(request, services, caller, face, taken)
     return _answer(face.response(), taken.thread_id)
 
 
@@ -196,21 +172,19 @@ async def read_response(
     """The whole turn, also what came of answers to its approvals."""
     services = services_of(request)
     turn = await anyio.to_thread.run_sync(openai_turns.turn_of, services, response_id, caller)
-    face = _face_of(turn)
     if stream:
-        moments = _streams(services).follow(turn.turn_id, space=caller.reach)
-        return await _streamed(
-            services, caller, moments, partial(_response_events, face, after=starting_after), turn.thread_id
-        )
-    return await _read(request, services, caller, turn, face)
+        check_streams(services)
+        face = _face_of(turn, after=-1 if starting_after is None else starting_after)
+        return await _streamed(services, caller, face, turn)
+    return await _read(request, services, caller, turn)
 
 
-async def _read(
-    request: Request, services: Services, caller: Caller, turn: TurnView, face: ResponseFace
-) -> JSONResponse:
+async def _read(request: Request, services: Services, caller: Caller, turn: TurnView) -> JSONResponse:
     """As it is now, without waiting for anything."""
+    face = _face_of(turn)
     if turn.status is TurnStatus.DONE or turn.reason is Reason.SUSPENDED:
-        await _fold(request, _streams(services).follow(turn.turn_id, space=caller.reach), face.take)
+        check_streams(services)
+        await _fold(request, services, caller, face, turn)
     elif turn.status is TurnStatus.ACTIVE:
         face.status = "in_progress"
     return _answer(face.response(), turn.thread_id)
@@ -230,7 +204,7 @@ async def cancel_response(request: Request, response_id: str, caller: Operates) 
         return openai_turns.turn_of(services, response_id, caller)
 
     turn = await anyio.to_thread.run_sync(cancel)
-    return await _read(request, services, caller, turn, _face_of(turn))
+    return await _read(request, services, caller, turn)
 
 
 @router.get(
@@ -258,46 +232,25 @@ def delete_response(request: Request, response_id: str, caller: Operates) -> dic
 # Following a turn.
 
 
-def _streams(services: Services) -> TurnStreams:
-    if services.streams is None:
-        raise Unavailable("this server follows no turns: it has no Redis")
-    if services.events is not None and services.events.followers >= STREAMS_MAX:
-        raise TooManyRequests(f"this server has {STREAMS_MAX} streams, and sends no more: try again later", 5.0)
-    return services.streams
-
-
-def _face_of(turn: TurnView) -> ResponseFace:
+def _face_of(turn: TurnView, after: int = -1) -> ResponseFace:
     created_at = int(turn.queued_at.timestamp())
     echo = openai_turns.echo_of(turn)
-    return ResponseFace(id=PREFIX + turn.turn_id, agent=turn.agent, created_at=created_at, echo=echo)
+    return ResponseFace(id=PREFIX + turn.turn_id, agent=turn.agent, created_at=created_at, echo=echo, after=after)
 
 
-async def _of(streams: TurnStreams, taken: Taken, reach: str | None) -> AsyncGenerator[TurnMoment, None]:
-    """From the beginning, so that the face knows the calls; after decisions only when the stream has these."""
-    for _ in range(STALE_TRIES):
-        is_current, before = not taken.since, list[TurnMoment]()
-        async for moment in streams.follow(taken.turn_id, space=reach):
-            before.append(moment)
-            if not is_current and _is_stale(moment, taken):
-                break
-            is_current = is_current or begins_again(moment, taken.since)
-            while is_current and before:
-                yield before.pop(0)
-        if is_current:
-            return
-        await anyio.sleep(STALE_PAUSE)
-    raise Unavailable("the decisions are stored, and this server does not see what came of them: read the response")
+async def _streamed(services: Services, caller: Caller, face: Face, turn: Taken | TurnView) -> Response:
+    headers = {"X-Thread-Id": turn.thread_id}
+    return await stream_of(face, services, caller, _followed(turn), headers=headers, refuses=True)
 
 
-def _is_stale(moment: TurnMoment, taken: Taken) -> bool:
-    """The turn still waits as before the decisions. Behind one of a sub-agent, it may wait for another."""
-    if not isinstance(moment, Waiting):
-        return False
-    return not taken.is_below or not taken.since.isdisjoint(each.id for each in moment.questions)
+def _followed(turn: Taken | TurnView) -> FollowedTurns:
+    since = turn.since if isinstance(turn, Taken) else frozenset[str]()
+    return FollowedTurns(turn_ids=[turn.turn_id], answered={turn.turn_id: since})
 
 
-async def _fold(request: Request, moments: AsyncIterator[TurnMoment], take: Callable[[TurnMoment], object]) -> bool:
-    """All of them. False: the client has gone."""
+async def _fold(request: Request, services: Services, caller: Caller, face: Face, turn: Taken | TurnView) -> bool:
+    """All moments, into the face. False: the client has gone."""
+    moments = moments_of(streams_of(services), _followed(turn), space=caller.reach)
     refusal, is_there = None, True
     async with anyio.create_task_group() as tasks:
 
@@ -310,8 +263,9 @@ async def _fold(request: Request, moments: AsyncIterator[TurnMoment], take: Call
 
         tasks.start_soon(stop_when_gone)
         try:
-            async for moment in moments:
-                take(moment)
+            async with aclosing(moments):
+                async for moment in moments:
+                    face.feed(moment)
         except Exception as error:  # a task group would raise a group
             refusal = error
         tasks.cancel_scope.cancel()
@@ -320,70 +274,5 @@ async def _fold(request: Request, moments: AsyncIterator[TurnMoment], take: Call
     return is_there
 
 
-class _Stop:
-    """In the place of the event that sse-starlette sets when the server is told to stop."""
-
-    def __init__(self, streams: EventStreams) -> None:
-        self._streams = streams
-
-    def set(self) -> None:
-        self._streams.end_followers()
-
-
-async def _streamed(
-    services: Services,
-    caller: Caller,
-    moments: AsyncGenerator[TurnMoment, None],
-    to_events: Callable[[AsyncIterator[TurnMoment]], AsyncIterator[dict[str, str]]],
-    thread_id: str,
-) -> Response:
-    """What refuses the stream is raised here, while there can be another status than 200."""
-    first = await anext(moments, None)
-
-    async def while_it_lasts() -> AsyncIterator[TurnMoment]:
-        if first is not None:
-            yield first
-        try:
-            async with aclosing(while_valid(moments, services, caller)) as lasting:
-                async for moment in lasting:
-                    yield moment
-        except (Unavailable, Unauthenticated) as error:
-            log.info("a stream ends early", why=str(error))
-        except Exception:
-            log.exception("a stream failed", thread=thread_id)
-
-    return EventStream(
-        to_events(while_it_lasts()),
-        services=services,
-        caller=caller,
-        headers={**HEADERS, "X-Thread-Id": thread_id},
-        shutdown_event=None if services.events is None else _Stop(services.events),
-        shutdown_grace_period=0 if services.events is None else FAREWELL_WITHIN,
-    )
-
-
 def _answer(content: Wire, thread_id: str) -> JSONResponse:
     return JSONResponse(content, headers={"X-Thread-Id": thread_id})
-
-
-def _data(content: Wire) -> dict[str, str]:
-    return {"data": json.dumps(content, ensure_ascii=False, separators=(",", ":"))}
-
-
-async def _response_events(
-    face: ResponseFace, moments: AsyncIterator[TurnMoment], after: int | None = None
-) -> AsyncIterator[dict[str, str]]:
-    place = ReadersPlace(-1 if after is None else after)
-    last: Wire = {}
-    for event in place.left(face.begin()):
-        yield {"event": event["type"], **_data(event)}
-    async for moment in moments:
-        for last in place.left(face.take(moment)):
-            yield {"event": last["type"], **_data(last)}
-            if last["type"] == "error":
-                return
-    if face.is_open:
-        event = broken_off(face.number + 1, LOST + "follow the response from the last sequence number")
-        yield {"event": event["type"], **_data(event)}
-    else:
-        yield {"data": "[DONE]"}

@@ -31,6 +31,7 @@ from chordage.orchestrator.core.errors import Conflict, InvalidMessage, NotFound
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.orchestrator.core.text import NAME_MAX
 from chordage.orchestrator.views import TurnView
+from chordage.orchestrator.views.lookups import call_above
 
 PREFIX = "resp_"
 META = "openai"  # where a turn keeps what its response repeats
@@ -40,14 +41,13 @@ _ID = re.compile(r"resp_[0-9A-Za-z-]{1,190}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """What became of a request. `since`: the questions it answers, and their calls. `is_below`: of a sub-agent."""
+    """What became of a request. `since`: the questions it answers, and their calls."""
 
     turn_id: str
     thread_id: str
     created_at: int
     echo: Mapping[str, Any] = field(default_factory=dict)
     since: frozenset[str] = frozenset()
-    is_below: bool = False
 
 
 def take_chat(services: Services, caller: Caller, body: ChatRequest, key: str | None, thread: str | None) -> Taken:
@@ -165,11 +165,11 @@ def _deciding_on(services: Services, caller: Caller, previous: str | None, threa
 def _decide(services: Services, caller: Caller, decisions: tuple[DecisionRequest, ...], turn: TurnView) -> Taken:
     stored = decide_as(services, list(decisions), caller)
     decided = [each for each in stored if not each.duplicate] or stored  # a client may repeat older results
-    above = [call for each in decided if (call := _call_above(services, each.run_id, turn.run_id)) is not None]
-    of_turn = [name for each in decided for name in (each.suspension_id, each.call_id)]
+    above = [call_above(services.rt.store, each.run_id, turn.run_id) or each.call_id for each in decided]
+    asked = [name for each in decided for name in (each.suspension_id, each.call_id)]
     return Taken(
         turn_id=turn.turn_id, thread_id=turn.thread_id, created_at=int(turn.queued_at.timestamp()),
-        echo=echo_of(turn), since=frozenset([*of_turn, *above]), is_below=bool(above),
+        echo=echo_of(turn), since=frozenset([*asked, *above]),
     )  # fmt: skip
 
 
@@ -182,17 +182,6 @@ def _with_payload(services: Services, decision: DecisionRequest) -> DecisionRequ
 
 def _schema(services: Services, target: str) -> dict[str, Any] | None:
     return views.schema_asked(services.rt.store, target)
-
-
-def _call_above(services: Services, run_id: str, root: str | None) -> str | None:
-    """Of a sub-agent's run: the call of the root that waits for it."""
-    call = None
-    while run_id != root:
-        run = views.run(services.rt.store, run_id)
-        if run.parent_run is None:
-            return None
-        call, run_id = run.parent_call, run.parent_run
-    return call
 
 
 # Threads and turns.

@@ -45,6 +45,7 @@ ASK_EVERY = 5.0  # seconds between two looks at whether the key of a stream is v
 NOT_VALID_ANY_MORE = "the key of this stream is not valid any more: it was revoked, or has expired"
 FAREWELL_WITHIN = 5.0  # seconds for the last comment when the server stops
 STREAMS_MAX = 4000  # of a process
+NO_STREAMS = "this server has no Redis, and nothing is streamed without it"
 
 Id = Annotated[str, Path(max_length=200, pattern=r"^[0-9A-Za-z-]+$")]
 ThreadId = Annotated[str, Path(min_length=1, max_length=400, pattern=r"^[^\x00]+$")]
@@ -82,27 +83,51 @@ TicketQuery = Annotated[
 Reader = Annotated[Caller, needs_or_ticket(KeyScope.READ)]
 
 
-async def while_valid(events: AsyncGenerator[T, None], services: Services, caller: Caller) -> AsyncGenerator[T, None]:
+class ServerStop:
+    """In the place of the event that sse-starlette sets when the server is told to stop: it ends all followers."""
+
+    def __init__(self, services: Services) -> None:
+        self._streams = services.events
+        self.is_set = False
+        self.upcoming: asyncio.Future[Any] | None = None  # what the stream waits for
+
+    def set(self) -> None:
+        self.is_set = True
+        if self.upcoming is not None:
+            self.upcoming.cancel()
+        if self._streams is not None:
+            self._streams.end_followers()
+
+
+class ServerStopping(Unavailable):
+    """The server stops while a stream is open."""
+
+
+async def while_valid(
+    events: AsyncGenerator[T, None], services: Services, caller: Caller, stop: ServerStop | None = None
+) -> AsyncGenerator[T, None]:
     """The events, for as long as the key of the caller is valid: it may be revoked while a stream is open.
 
-    Raises Unauthenticated.
+    Raises Unauthenticated, and ServerStopping where `stop` is given.
     """
-    upcoming = asyncio.ensure_future(anext(events))
+    stop = stop or ServerStop(services)
+    upcoming = stop.upcoming = asyncio.ensure_future(anext(events))
     asked_at = time.monotonic()
     try:
-        while True:
+        while not stop.is_set:
             rest = asked_at + ASK_EVERY - time.monotonic()
             if rest <= 0:
                 if not await anyio.to_thread.run_sync(services.is_valid, caller):
                     raise Unauthenticated(NOT_VALID_ANY_MORE)
                 asked_at = time.monotonic()
-            elif (await asyncio.wait({upcoming}, timeout=rest))[0]:
+            elif (await asyncio.wait({upcoming}, timeout=rest))[0] and not stop.is_set:
                 try:
                     event = upcoming.result()
                 except StopAsyncIteration:
                     return
                 yield event
-                upcoming = asyncio.ensure_future(anext(events))
+                upcoming = stop.upcoming = asyncio.ensure_future(anext(events))
+        raise ServerStopping("the server stops")
     finally:
         upcoming.cancel()
         await asyncio.wait({upcoming})
@@ -141,16 +166,6 @@ class EventStream(EventSourceResponse):
             self._leave()
 
 
-class _Farewell:
-    """In the place of the event that sse-starlette sets when the server is told to stop."""
-
-    def __init__(self, streams: EventStreams) -> None:
-        self._streams = streams
-
-    def set(self) -> None:
-        self._streams.end_followers()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Begun:
     """A stream that may be sent: everything that could refuse it has been asked."""
@@ -165,6 +180,12 @@ class Begun:
         return KeyScope.PAYLOADS in self.caller.scopes
 
 
+def check_room(services: Services) -> None:
+    """Raises TooManyRequests."""
+    if services.events is not None and services.events.followers >= STREAMS_MAX:
+        raise TooManyRequests(f"this server has {STREAMS_MAX} streams, and sends no more: try again later", 5.0)
+
+
 def begun(
     request: Request,
     caller: Reader,
@@ -173,10 +194,9 @@ def begun(
     ticket: TicketQuery = None,  # noqa: ARG001 - documented here, read with the caller
 ) -> Begun:
     services = services_of(request)
+    check_room(services)
     if services.events is None:
-        raise Unavailable("this server has no Redis, and nothing is streamed without it")
-    if services.events.followers >= STREAMS_MAX:
-        raise TooManyRequests(f"this server has {STREAMS_MAX} streams, and sends no more: try again later", 5.0)
+        raise Unavailable(NO_STREAMS)
     given = last_event_id or after
     position = None if given is None else _position(given)
     if position is not None and not views.is_known(services.rt.store, position):
@@ -287,7 +307,7 @@ def _answer(
         _sent(request, stream, events, sees, is_last),
         services=stream.services,
         caller=stream.caller,
-        shutdown_event=_Farewell(stream.streams),
+        shutdown_event=ServerStop(stream.services),
     )
 
 

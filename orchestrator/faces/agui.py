@@ -9,20 +9,18 @@ The old dialect has no outcome `cancelled`. Clients of protocol 1.0 say so in wh
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, assert_never
+from collections.abc import Collection, Iterable
+from typing import Any, ClassVar
 
 from chordage.orchestrator.core.approvals import Action, Why
 from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.faces.face import Events, Face, Table, Wire, as_json
 from chordage.orchestrator.faces.moments import (
     CallAsked,
     CallProgressed,
     CallSettled,
-    CallStarted,
     MessageTaken,
-    QuestionAnswered,
     QuestionAsked,
     Queued,
     Replied,
@@ -45,17 +43,12 @@ APPROVAL: dict[str, Any] = {
 }  # whether a call may run; editedArgs replace all arguments
 _REASONS = {Why.GATE: "tool_call", Why.TOOL: "input_required", Why.UNKNOWN: "chordage:outcome_unknown"}
 
-AguiEvent = dict[str, Any]
 AguiMessage = dict[str, Any]
-Events = Iterator[AguiEvent]
 
 
-class AguiFace:
-    """Of one run of a client. `feed` returns the events that follow from a moment; after `is_over` there are none.
-
-    `messages` are those that the client has. `answers` are the questions that it answered with this run: everything
-    before the first of these answers it has already, so nothing of that is sent again. The messages of these
-    `turns` are its own. `is_back`: the client has nothing, and `messages` are sent to it.
+class AguiFace(Face):
+    """Of one run of a client. `messages` are those that it has. `answers` are the questions that it answered with this
+    run. The messages of these `turns` are its own. `is_back`: it has nothing, and `messages` are sent to it.
     """
 
     def __init__(
@@ -70,12 +63,11 @@ class AguiFace:
         turns: Collection[str] = (),
         is_back: bool = False,
     ) -> None:
+        super().__init__(answers)
         self._ids = {"threadId": thread_id, "runId": run_id}
         self._is_old = is_old
         self._messages = list(messages)
         self._state = state
-        self._answers = frozenset(answers)
-        self._is_silent = bool(answers)
         self._turns = frozenset(turns)
         self._is_back = is_back
         self._had_calls = {call["id"] for message in self._messages for call in message.get("toolCalls") or ()}
@@ -83,7 +75,7 @@ class AguiFace:
         self._run = ""  # ours
         self._own: set[str] = set()  # messages of this run, once they are complete
         self._calls: dict[str, str] = {}  # that were asked for, and the message each belongs to
-        self._asked: dict[str, str] = {}  # questions, and their calls
+        self._asked: set[str] = set()  # questions
         self._sub_agents: dict[str, SubAgentStarted] = {}  # that are at work, those above before those below
         self._step = 0
         self._drops = 0  # of the text of this step
@@ -91,82 +83,19 @@ class AguiFace:
         self._open_text: str | None = None
         self._why: str | None = None
         self._usage: dict[str, Usage] = {}
-        self.is_over = False
 
-    def begin(self) -> list[AguiEvent]:
+    def begin(self) -> list[Wire]:
         started = _event("RUN_STARTED", **self._ids, protocolVersion=None if self._is_old else PROTOCOL)
         return [started, self._snapshot()] if self._is_back else [started]
-
-    def feed(self, moment: TurnMoment) -> list[AguiEvent]:
-        if self.is_over:
-            return []
-        if self._is_silent and self._continues_with(moment):
-            events = [*self._speak(), *self._events(moment)]
-            return [self._snapshot(), *events] if isinstance(moment, TurnEnded) else events
-        events = list(self._events(moment))
-        return [] if self._is_silent else events
-
-    def fail(self, message: str, code: str) -> list[AguiEvent]:
-        """The stream cannot go on. It is closed in order, so that the client keeps what it has."""
-        if self.is_over:
-            return []
-        opened = [] if self._is_silent else self._close()
-        return [*opened, *self._error(message, code)]
-
-    def _events(self, moment: TurnMoment) -> Events:
-        match moment:
-            case Queued():
-                yield from self._wait_for(moment)
-            case Started():
-                yield from self._start(moment)
-            case StepStarted():
-                yield from self._start_step(moment.step)
-            case TextGrown():
-                yield from self._grow(moment)
-            case TextDropped():
-                yield from self._drop()
-            case Replied():
-                yield from self._reply(moment)
-            case SubAgentStarted():
-                yield from self._start_sub_agent(moment)
-            case CallProgressed():
-                yield from self._progress(moment)
-            case CallSettled():
-                yield from self._settle(moment)
-            case RoundSettled():
-                yield from self._end_round()
-            case QuestionAsked():
-                self._asked[moment.id] = moment.call_id
-            case MessageTaken():
-                yield from self._take(moment)
-            case Waiting():
-                yield from self._interrupt(moment)
-            case TurnEnded():
-                yield from self._end(moment)
-            case CallStarted() | QuestionAnswered():
-                pass
-            case _:
-                assert_never(moment)
 
     # a run that continues after answers
 
     def _continues_with(self, moment: TurnMoment) -> bool:
-        """Whether this is the first moment that the client does not have. The answer to a question of a sub-agent may
-        be no moment of this turn: then the next step is the first.
-        """
-        match moment:
-            case QuestionAnswered():
-                return moment.id in self._answers
-            case CallSettled():  # which may be known before the answer is
-                return self._ends_sub_agent(moment) or any(
-                    self._asked.get(answer) == moment.id for answer in self._answers
-                )
-            case StepStarted():
-                return self._answers <= self._asked.keys() and not self._has_step(moment.step)
-            case Waiting() | TurnEnded():
-                return True
-            case _:
-                return False
+        """The answer to a question of a sub-agent may be no moment of this turn: then the next step is the first."""
+        if isinstance(moment, StepStarted):
+            return self._answers <= self._asked and not self._has_step(moment.step)
+        is_missed = isinstance(moment, CallSettled) and self._ends_sub_agent(moment)
+        return is_missed or super()._continues_with(moment)
 
     def _ends_sub_agent(self, moment: CallSettled) -> bool:
         """Whether the client has the call that a sub-agent answered, and not the answer."""
@@ -177,9 +106,12 @@ class AguiFace:
         own = f"{self._run}:{step}"
         return any(message["id"].partition(".")[0] == own for message in self._messages)
 
-    def _speak(self) -> Events:
-        self._is_silent, self._open_step, self._open_text, self._usage = False, None, None, {}
-        yield from self._forget_unfinished()
+    def _resume(self, moment: TurnMoment) -> Events:
+        self._open_step, self._open_text, self._usage = None, None, {}
+        forgotten = list(self._forget_unfinished())
+        if isinstance(moment, TurnEnded):
+            yield self._snapshot()
+        yield from forgotten
         for sub_agent in self._sub_agents.values():
             yield from self._show_sub_agent(sub_agent)
         for message in self._messages:
@@ -202,7 +134,7 @@ class AguiFace:
             self._why = moment.why
             yield self._waiting(moment.turn_id, why=moment.why)
 
-    def _waiting(self, turn_id: str, **content: Any) -> AguiEvent:
+    def _waiting(self, turn_id: str, **content: Any) -> Wire:
         return _event(
             "ACTIVITY_SNAPSHOT", messageId=f"{turn_id}:waiting", activityType="chordage.waiting", content=content,
             replace=True,
@@ -218,11 +150,11 @@ class AguiFace:
 
     # the reply
 
-    def _start_step(self, step: int) -> Events:
-        if step != self._step:
+    def _start_step(self, moment: StepStarted) -> Events:
+        if moment.step != self._step:
             self._drops = 0
-        self._step = step
-        yield from self._open(f"inference:{step}")
+        self._step = moment.step
+        yield from self._open(f"inference:{moment.step}")
 
     def _grow(self, moment: TextGrown) -> Events:
         if not moment.text:
@@ -237,7 +169,7 @@ class AguiFace:
         attempt = f".{self._drops}" if self._drops else ""
         return f"{self._run}:{self._step}{attempt}"
 
-    def _drop(self) -> Events:
+    def _drop(self, _moment: TurnMoment) -> Events:
         if self._open_text is not None:
             yield from self._close_text()
             yield self._snapshot()
@@ -247,7 +179,7 @@ class AguiFace:
         usage = self._usage.get(moment.model, Usage())
         self._usage[moment.model] = usage + moment.usage
         if moment.is_plan:
-            yield from self._drop()
+            yield from self._drop(moment)
             yield from self._close()
             return
         yield from self._close_text()
@@ -263,7 +195,7 @@ class AguiFace:
         for call in calls:
             self._calls[call.id] = parent
             yield _event("TOOL_CALL_START", toolCallId=call.id, toolCallName=call.tool, parentMessageId=parent)
-            yield _event("TOOL_CALL_ARGS", toolCallId=call.id, delta=_json(call.arguments))
+            yield _event("TOOL_CALL_ARGS", toolCallId=call.id, delta=as_json(call.arguments))
             yield _event("TOOL_CALL_END", toolCallId=call.id)
 
     # sub-agents: in each run of the client those that are at work are started, and ended before the run is
@@ -337,9 +269,13 @@ class AguiFace:
         own = f"{self._run}:{call_id}"
         return any(one.get("toolCallId") == call_id and one["id"] != own for one in self._messages)
 
-    def _end_round(self) -> Events:
+    def _end_round(self, _moment: RoundSettled) -> Events:
         if self._open_step is not None and self._open_step.startswith("round:"):
             yield from self._close()
+
+    def _ask(self, moment: QuestionAsked) -> Events:
+        self._asked.add(moment.id)
+        yield from ()
 
     def _take(self, moment: MessageTaken) -> Events:
         if moment.turn_id in self._turns:
@@ -367,8 +303,7 @@ class AguiFace:
             outcome = _present(type="success", pendingToolCallIds=None if self._is_old else pending)
             yield from self._finish(outcome=outcome)
 
-    def _question(self, question: QuestionAsked) -> AguiEvent:
-        expiry = question.expires_at
+    def _question(self, question: QuestionAsked) -> Wire:
         shown = {
             "digest": question.digest, "tool": question.tool, "arguments": question.arguments,
             "onExpiry": question.on_expiry,
@@ -379,7 +314,7 @@ class AguiFace:
             message=question.prompt or None,
             toolCallId=question.call_id if question.call_id in self._calls else None,
             responseSchema=_schema_of(question),
-            expiresAt=None if expiry is None else expiry.isoformat(),
+            expiresAt=question.expiry,
             metadata={"chordage": shown},
             subagentRunId=None if self._is_old else question.asker,
         )
@@ -388,19 +323,19 @@ class AguiFace:
         yield from self._close()
         is_cancelled = moment.is_cancelled or moment.reason == Reason.STOPPED
         if is_cancelled and self._is_old:
-            yield from self._error(moment.why, "cancelled")
+            yield from self._fail(moment.why, "cancelled")
         elif is_cancelled:
             yield from self._finish(outcome={"type": "cancelled"})
         elif moment.is_success:
             yield from self._finish(outcome={"type": "success"}, result=moment.output)
         else:
-            yield from self._error(moment.why, moment.code or moment.disposition)
+            yield from self._fail(moment.why, moment.code or moment.disposition)
 
     def _finish(self, **fields: Any) -> Events:
         self.is_over = True
         yield _event("RUN_FINISHED", **self._ids, **fields, usage=self._counts())
 
-    def _error(self, message: str, code: str) -> Events:
+    def _fail(self, message: str, code: str) -> Events:
         self.is_over = True
         yield _event("RUN_ERROR", message=message, code=code, usage=self._counts())
 
@@ -421,7 +356,7 @@ class AguiFace:
             place += 1
         self._messages.insert(place, message)
 
-    def _snapshot(self) -> AguiEvent:
+    def _snapshot(self) -> Wire:
         return _event("MESSAGES_SNAPSHOT", messages=[dict(message) for message in self._messages])
 
     def _open(self, name: str) -> Events:
@@ -441,11 +376,17 @@ class AguiFace:
             yield _event("TEXT_MESSAGE_END", messageId=self._open_text)
             self._open_text = None
 
+    TABLE: ClassVar[Table] = {
+        Queued: _wait_for, Started: _start, StepStarted: _start_step, TextGrown: _grow, TextDropped: _drop,
+        Replied: _reply, SubAgentStarted: _start_sub_agent, CallProgressed: _progress, CallSettled: _settle,
+        RoundSettled: _end_round, QuestionAsked: _ask, MessageTaken: _take, Waiting: _interrupt, TurnEnded: _end,
+    }  # fmt: skip
+
 
 def answer_of(message_id: str, text: str, calls: Iterable[tuple[str, str, dict[str, Any]]]) -> AguiMessage:
     """A message of the assistant. `calls`: id, tool and arguments of each."""
     asked = [
-        {"id": call_id, "type": "function", "function": {"name": tool, "arguments": _json(arguments)}}
+        {"id": call_id, "type": "function", "function": {"name": tool, "arguments": as_json(arguments)}}
         for call_id, tool, arguments in calls
     ]
     return {"id": message_id, "role": "assistant", **_present(content=text or None, toolCalls=asked or None)}
@@ -485,7 +426,7 @@ def _schema_of(question: QuestionAsked) -> dict[str, Any] | None:
     return {**APPROVAL, "properties": {**more, **APPROVAL["properties"]}}
 
 
-def _event(kind: str, **fields: Any) -> AguiEvent:
+def _event(kind: str, **fields: Any) -> Wire:
     return _present(type=kind, **fields)
 
 
@@ -494,7 +435,7 @@ def _present(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _result(message: AguiMessage) -> AguiEvent:
+def _result(message: AguiMessage) -> Wire:
     return _event(
         "TOOL_CALL_RESULT", messageId=message["id"], toolCallId=message["toolCallId"], content=message["content"],
         role="tool",
@@ -512,7 +453,3 @@ def _token_usage(model: str, usage: Usage) -> dict[str, Any]:
         cachedInputTokens=usage.cached_tokens,
         cacheWriteInputTokens=usage.cache_write_tokens,
     )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

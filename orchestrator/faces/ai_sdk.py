@@ -7,19 +7,18 @@ text is withdrawn, which it cannot express, it gets an error: read again from th
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from enum import IntEnum
-from typing import Any, assert_never
+from typing import Any, ClassVar
 
 from chordage.orchestrator.core.approvals import Action
 from chordage.orchestrator.core.model import StopReason
 from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.faces.face import DONE, Events, Face, Table, Wire, as_json
 from chordage.orchestrator.faces.moments import (
     CallAsked,
     CallProgressed,
     CallSettled,
-    CallStarted,
     MessageTaken,
     QuestionAnswered,
     QuestionAsked,
@@ -28,7 +27,6 @@ from chordage.orchestrator.faces.moments import (
     RoundSettled,
     Started,
     StepStarted,
-    SubAgentStarted,
     TextDropped,
     TextGrown,
     TurnEnded,
@@ -36,12 +34,8 @@ from chordage.orchestrator.faces.moments import (
     Waiting,
 )
 
-DONE = "[DONE]"
 _FINISHES = {StopReason.MAX_TOKENS.value: "length", StopReason.REFUSAL.value: "content-filter"}
 _RESET = "The reply was cut off with its worker, and another attempt follows: read the stream again from its start."
-
-Chunk = dict[str, Any]
-Chunks = Iterator[Chunk]
 
 
 class AiSdkDialect(IntEnum):
@@ -49,26 +43,23 @@ class AiSdkDialect(IntEnum):
     SEVEN = 7
 
 
-class AiSdkFace:
-    """Of one answer to a client. `feed` returns the chunks that follow from a moment; after `is_over` there are none.
-
-    `answers` are the questions that the client answered with its request: everything before the first of these answers
-    is in its message already, so nothing of that is sent again. Where its message was steered into the run of another
-    turn, the answer begins there.
+class AiSdkFace(Face):
+    """Of one answer to a client. `answers` are the questions that it answered with its request. Where its message was
+    steered into the run of another turn, the answer begins there.
     """
+
+    done = DONE
 
     def __init__(
         self, *, turn_id: str, dialect: AiSdkDialect = AiSdkDialect.SIX, answers: Collection[str] = ()
     ) -> None:
+        super().__init__(answers)
         self._turn_id = turn_id
         self._dialect = dialect
-        self._answers = frozenset(answers)
-        self._is_silent = bool(answers)
         self._calls: set[str] = set()
         self._settled: set[str] = set()
         self._of_children: set[str] = set()  # calls of sub-agents, shown because of a question
         self._asked: dict[str, str] = {}  # questions, and their calls
-        self._answered: set[str] = set()  # calls whose questions the client has answered
         self._with_client: set[str] = set()  # calls that the client carries out
         self._before: set[str] = set()  # calls that were known when the client was asked
         self._results: list[CallSettled] = []  # of the part that is not sent
@@ -77,101 +68,45 @@ class AiSdkFace:
         self._has_open_step = False
         self._open_text: str | None = None
         self._finish = "stop"
-        self.is_over = False
 
-    def begin(self) -> list[Chunk]:
+    def begin(self) -> list[Wire]:
         return [{"type": "start", "messageId": self._turn_id}]
 
-    def feed(self, moment: TurnMoment) -> list[Chunk]:
-        if self.is_over:
-            return []
-        if self._is_silent and self._continues_with(moment):
-            self._is_silent, self._has_open_step, self._open_text = False, False, None
-            return [*self._missed(moment), *self._chunks(moment)]
-        chunks = list(self._chunks(moment))
-        return [] if self._is_silent else chunks
+    def _queue(self, moment: Queued) -> Events:
+        if moment.why is not None:
+            yield _data(why=moment.why, status="queued")
 
-    def fail(self, message: str, _code: str) -> list[Chunk]:
-        """The stream cannot go on. It is closed in order, so that the client keeps what it has."""
-        if self.is_over:
-            return []
-        opened = [] if self._is_silent else self._close()
-        return [*opened, *self._error(message)]
-
-    def _chunks(self, moment: TurnMoment) -> Chunks:
-        match moment:
-            case Queued():
-                if moment.why is not None:
-                    yield _data(why=moment.why, status="queued")
-            case Started():
-                self._is_silent = self._is_silent or moment.turn_id != self._turn_id
-            case StepStarted():
-                yield from self._start_step(moment.step)
-            case TextGrown():
-                yield from self._grow(moment)
-            case TextDropped():
-                yield from self._drop()
-            case Replied():
-                yield from self._reply(moment)
-            case CallProgressed():
-                if moment.id in self._calls:
-                    yield _output(moment.id, moment.text, preliminary=True)
-            case CallSettled():
-                yield from self._settle(moment)
-            case RoundSettled():
-                if self._open_text is None:
-                    yield from self._close()
-            case QuestionAsked():
-                yield from self._ask(moment)
-            case QuestionAnswered():
-                yield from self._answer(moment)
-            case MessageTaken():
-                yield from self._take(moment)
-            case Waiting():
-                yield from self._wait(moment)
-            case TurnEnded():
-                yield from self._end(moment)
-            case CallStarted() | SubAgentStarted():
-                pass
-            case _:
-                assert_never(moment)
+    def _start(self, moment: Started) -> Events:
+        self._is_silent = self._is_silent or moment.turn_id != self._turn_id
+        yield from ()
 
     # a message that continues after answers
 
     def _continues_with(self, moment: TurnMoment) -> bool:
-        """Whether this is the first moment that the client does not have. The answer to a question of a sub-agent may
-        be no moment of this turn: then what ends it is shown as a whole.
-        """
-        match moment:
-            case QuestionAnswered():
-                return moment.id in self._answers
-            case CallSettled():  # which may be known before the answer is
-                return moment.id in self._answered
-            case MessageTaken():
-                return moment.turn_id == self._turn_id
-            case Waiting() | TurnEnded():
-                return True
-            case _:
-                return False
+        """The answer to a question of a sub-agent may be no moment of this turn: then what ends it is shown whole."""
+        if isinstance(moment, MessageTaken):
+            return moment.turn_id == self._turn_id
+        return super()._continues_with(moment)
 
-    def _missed(self, moment: TurnMoment) -> Chunks:
+    def _resume(self, moment: TurnMoment) -> Events:
+        self._has_open_step, self._open_text = False, None
         shows_rest = isinstance(moment, Waiting | TurnEnded)
         for settled in self._results:
-            if settled.id in (self._before if shows_rest else self._answered):
+            if settled.id in (self._before if shows_rest else self._awaited):
                 yield from self._settle(settled)
         if isinstance(moment, TurnEnded) and moment.text:
-            yield from self._start_step(self._step + 1)
+            yield from self._start_step(StepStarted(step=self._step + 1))
             yield from self._grow(TextGrown(step=self._step, attempt=0, text=moment.text))
 
     # the reply
 
-    def _start_step(self, step: int) -> Chunks:
-        if step != self._step or not self._has_open_step:
+    def _start_step(self, moment: StepStarted) -> Events:
+        if moment.step != self._step or not self._has_open_step:
             yield from self._close()
-            self._step, self._has_open_step = step, True
+            self._step, self._has_open_step = moment.step, True
             yield {"type": "start-step"}
 
-    def _grow(self, moment: TextGrown) -> Chunks:
+    def _grow(self, moment: TextGrown) -> Events:
         if not moment.text:
             return
         if self._open_text is None:
@@ -180,7 +115,7 @@ class AiSdkFace:
             yield {"type": "text-start", "id": self._open_text}
         yield {"type": "text-delta", "id": self._open_text, "delta": moment.text}
 
-    def _drop(self) -> Chunks:
+    def _drop(self, _moment: TurnMoment) -> Events:
         """What a worker that died had sent of a reply."""
         if self._open_text is None:
             return
@@ -189,12 +124,12 @@ class AiSdkFace:
             yield {"type": "reset-step"}
         elif not self._is_silent:
             yield from self._close()
-            yield from self._error(_RESET)
+            yield from self._fail(_RESET)
 
-    def _reply(self, moment: Replied) -> Chunks:
+    def _reply(self, moment: Replied) -> Events:
         if moment.is_plan:
             if self._dialect is AiSdkDialect.SEVEN:
-                yield from self._drop()
+                yield from self._drop(moment)
             yield from self._close()
             return
         yield from self._close_text()
@@ -204,22 +139,29 @@ class AiSdkFace:
         if not moment.calls:
             yield from self._close()
 
-    def _show(self, call: CallAsked) -> Chunks:
+    def _show(self, call: CallAsked) -> Events:
         """The arguments come whole with the reply, so they are one delta."""
         self._calls.add(call.id)
         named = {"toolCallId": call.id, "toolName": call.tool, "dynamic": True}
-        arguments = json.dumps(call.arguments, ensure_ascii=False)
         yield {"type": "tool-input-start", **named}
-        yield {"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": arguments}
+        yield {"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": as_json(call.arguments)}
         yield {"type": "tool-input-available", **named, "input": call.arguments}
 
     # the calls
 
-    def _settle(self, moment: CallSettled) -> Chunks:
+    def _progress(self, moment: CallProgressed) -> Events:
+        if moment.id in self._calls:
+            yield _output(moment.id, moment.text, preliminary=True)
+
+    def _end_round(self, _moment: RoundSettled) -> Events:
+        if self._open_text is None:
+            yield from self._close()
+
+    def _settle(self, moment: CallSettled) -> Events:
         if moment.id not in self._calls:
             return
         self._settled.add(moment.id)
-        if moment.id in self._with_client and moment.id in self._answered:
+        if moment.id in self._with_client and moment.id in self._awaited:
             return  # its message has the result, as the client gave it
         if self._is_silent:
             self._results.append(moment)
@@ -232,13 +174,12 @@ class AiSdkFace:
                 "type": "tool-output-error", "toolCallId": moment.id, "errorText": moment.content, "dynamic": True,
             }  # fmt: skip
 
-    def _ask(self, question: QuestionAsked) -> Chunks:
+    def _ask(self, question: QuestionAsked) -> Events:
         if question.is_of_child or question.id in self._asked:
             return
         is_settled = question.call_id in self._settled  # which may be known before the question is
         self._asked[question.id] = question.call_id
         if question.id in self._answers:
-            self._answered.add(question.call_id)
             self._before = set(self._calls)
         if question.call_id not in self._calls:
             self._of_children.add(question.call_id)
@@ -248,39 +189,38 @@ class AiSdkFace:
         elif not is_settled:
             yield self._approval(question)
 
-    def _approval(self, question: QuestionAsked) -> Chunk:
+    def _approval(self, question: QuestionAsked) -> Wire:
         """Version 6 refuses members that it does not know."""
-        request: Chunk = {"type": "tool-approval-request", "approvalId": question.id, "toolCallId": question.call_id}
+        request: Wire = {"type": "tool-approval-request", "approvalId": question.id, "toolCallId": question.call_id}
         if self._dialect is AiSdkDialect.SIX:
             return request
-        expires = None if question.expires_at is None else question.expires_at.isoformat()
         descriptor = {
             "tool": question.tool, "arguments": question.arguments, "digest": question.digest, "why": question.why,
-            "schema": question.schema, "expiresAt": expires, "onExpiry": question.on_expiry,
+            "schema": question.schema, "expiresAt": question.expiry, "onExpiry": question.on_expiry,
         }  # fmt: skip
         return request | ({"reason": question.prompt} if question.prompt else {}) | {"approvalDescriptor": descriptor}
 
-    def _answer(self, moment: QuestionAnswered) -> Chunks:
+    def _answer(self, moment: QuestionAnswered) -> Events:
         is_denied = moment.action == Action.CANCEL
         if moment.call_id in self._of_children:  # its result is the sub-agent's, and is not shown here
             denied = {"type": "tool-output-denied", "toolCallId": moment.call_id}
             yield denied if is_denied else _output(moment.call_id, Action.RESUME.verdict)
 
-    def _take(self, moment: MessageTaken) -> Chunks:
+    def _take(self, moment: MessageTaken) -> Events:
         if self._dialect is AiSdkDialect.SEVEN and moment.turn_id != self._turn_id:
             parts = [{"type": "text", "text": moment.text}]
             yield {"type": "steering-message", "id": moment.turn_id, "parts": parts}
 
     # the end
 
-    def _wait(self, moment: Waiting) -> Chunks:
+    def _wait(self, moment: Waiting) -> Events:
         for question in moment.questions:
             yield from self._ask(question)
         yield from self._close()
         self.is_over = True
         yield {"type": "finish", "finishReason": "tool-calls"}
 
-    def _end(self, moment: TurnEnded) -> Chunks:
+    def _end(self, moment: TurnEnded) -> Events:
         yield from self._close()
         if moment.is_cancelled:
             self.is_over = True
@@ -290,28 +230,34 @@ class AiSdkFace:
             self.is_over = True
             yield {"type": "finish", "finishReason": "other" if moment.reason == Reason.STOPPED else self._finish}
         else:
-            yield from self._error(moment.why)
+            yield from self._fail(moment.why)
 
-    def _error(self, message: str) -> Chunks:
+    def _fail(self, message: str, _code: str = "") -> Events:
         self.is_over = True
         yield {"type": "error", "errorText": message}
 
-    def _close(self) -> Chunks:
+    def _close(self) -> Events:
         yield from self._close_text()
         if self._has_open_step:
             self._has_open_step = False
             yield {"type": "finish-step"}
 
-    def _close_text(self) -> Chunks:
+    def _close_text(self) -> Events:
         if self._open_text is not None:
             yield {"type": "text-end", "id": self._open_text}
             self._open_text = None
 
+    TABLE: ClassVar[Table] = {
+        Queued: _queue, Started: _start, StepStarted: _start_step, TextGrown: _grow, TextDropped: _drop,
+        Replied: _reply, CallProgressed: _progress, CallSettled: _settle, RoundSettled: _end_round, QuestionAsked: _ask,
+        QuestionAnswered: _answer, MessageTaken: _take, Waiting: _wait, TurnEnded: _end,
+    }  # fmt: skip
 
-def _output(call_id: str, output: str, *, preliminary: bool = False) -> Chunk:
-    chunk: Chunk = {"type": "tool-output-available", "toolCallId": call_id, "output": output, "dynamic": True}
+
+def _output(call_id: str, output: str, *, preliminary: bool = False) -> Wire:
+    chunk: Wire = {"type": "tool-output-available", "toolCallId": call_id, "output": output, "dynamic": True}
     return {**chunk, "preliminary": True} if preliminary else chunk
 
 
-def _data(**values: Any) -> Chunk:
+def _data(**values: Any) -> Wire:
     return {"type": "data-chordage", "data": values, "transient": True}

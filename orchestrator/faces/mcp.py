@@ -154,11 +154,10 @@ def _called(texts: Sequence[str], state: Mapping[str, Any], *, is_error: bool = 
 
 
 def _question(question: QuestionAsked) -> dict[str, Any]:
-    expires = question.expires_at
     return {
         "question": question.id, "tool": question.tool, "arguments": question.arguments, "why": question.why,
         "prompt": question.prompt, "schema": question.schema, "on_expiry": question.on_expiry,
-        "expires_at": None if expires is None else expires.isoformat(),
+        "expires_at": question.expiry,
     }  # fmt: skip
 
 

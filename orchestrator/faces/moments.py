@@ -145,6 +145,11 @@ class QuestionAsked:
     asker: str | None = None  # the turn of the sub-agent that asks; None: the run itself
 
     @property
+    def expiry(self) -> str | None:
+        """As the protocols have it."""
+        return None if self.expires_at is None else self.expires_at.isoformat()
+
+    @property
     def is_of_child(self) -> bool:
         """A sub-agent is at work on the call: nobody is asked."""
         return self.why == Why.CHILD

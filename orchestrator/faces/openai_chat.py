@@ -8,11 +8,11 @@ the error `stream_reset`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.faces.face import DONE, Events, Face, Table, Wire, as_json
 from chordage.orchestrator.faces.moments import (
     Queued,
     Replied,
@@ -23,17 +23,20 @@ from chordage.orchestrator.faces.moments import (
     TurnMoment,
     Waiting,
 )
-from chordage.orchestrator.faces.openai_responses import about, begins_again, ended, words_of
-from chordage.orchestrator.faces.openai_sequence import INTERRUPTED, RESET, Wire
+from chordage.orchestrator.faces.openai_responses import LOST, about, ended, words_of
+from chordage.orchestrator.faces.openai_sequence import INTERRUPTED, RESET
 
 STOPS = {"max_tokens": "length", "refusal": "content_filter"}
 GAP = "\n\n"
 _FACTS = ("id", "tool", "prompt", "expires_at")
+SAME_KEY = "send the request again under its Idempotency-Key"
 
 
-@dataclass(slots=True)
-class ChatFace:
+@dataclass(kw_only=True)
+class ChatFace(Face):
     """The state of one completion. `failure`: why there is none, as an error of OpenAI."""
+
+    done = DONE
 
     id: str
     agent: str
@@ -50,38 +53,35 @@ class ChatFace:
     _own: Wire = field(default_factory=dict)  # what OpenAI has no word for
     _usage: Usage = field(default_factory=Usage)
 
+    def __post_init__(self) -> None:
+        super().__init__(self.since)
+
     def begin(self) -> list[Wire]:
-        """What is sent first."""
         return [self._chunk({"role": "assistant", "content": ""})]
 
-    def take(self, moment: TurnMoment) -> list[Wire]:
-        """The chunks of the next moment. The stream ends behind an error."""
-        if self.since and begins_again(moment, self.since):
-            self.since, self._said, self._growing = frozenset(), [], ""
-        chunks = self._chunks(moment)
-        return [] if self.since else chunks
+    def _resume(self, _moment: TurnMoment) -> Events:
+        self._said, self._growing = [], ""
+        yield from ()
 
-    def _chunks(self, moment: TurnMoment) -> list[Wire]:
-        match moment:
-            case Queued():
-                self._own = {"turn": moment.turn_id, "thread": moment.thread_id}
-            case Started():
-                self.agent = moment.agent
-                self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "run": moment.run_id}
-            case TextGrown():
-                return [self._chunk({"content": self._grow(moment.text)})]
-            case TextDropped():
-                return self._drop()
-            case Replied(is_plan=True):
-                return self._drop()
-            case Replied():
-                self._said += [self._growing] if self._growing else []
-                self._growing = ""
-            case Waiting():
-                return self._wait(moment)
-            case TurnEnded():
-                return self._end(moment)
-        return []
+    def _fail(self, _message: str, _code: str) -> Events:
+        self.is_cut = True
+        yield error_chunk(LOST + SAME_KEY)
+
+    def _place(self, moment: Queued | Started) -> Events:
+        self._own = {"turn": moment.turn_id, "thread": moment.thread_id}
+        if isinstance(moment, Started):
+            self.agent = moment.agent
+            self._own |= {"run": moment.run_id}
+        yield from ()
+
+    def _grow(self, moment: TextGrown) -> Events:
+        yield self._chunk({"content": self._joined(moment.text)})
+
+    def _reply(self, moment: Replied) -> Events:
+        if moment.is_plan:
+            yield from self._drop(moment)
+        self._said += [self._growing] if self._growing else []
+        self._growing = ""
 
     def completion(self) -> Wire:
         """The whole answer."""
@@ -91,48 +91,52 @@ class ChatFace:
         choice = {"index": 0, "message": message, "finish_reason": self.finish, "logprobs": None}
         return {**self._head("chat.completion"), "choices": [choice], "usage": chat_usage(self._usage)}
 
-    def _grow(self, text: str) -> str:
+    def _joined(self, text: str) -> str:
         """With the gap to the reply before."""
         gap = GAP if self._said and not self._growing else ""
         self._growing += text
         return gap + text
 
-    def _drop(self) -> list[Wire]:
+    def _drop(self, _moment: TurnMoment) -> Events:
         dropped, self._growing = self._growing, ""
-        return [error_chunk("the worker died; its text is begun again", RESET)] if dropped else []
+        if dropped:
+            self.is_cut = not self._is_silent
+            yield error_chunk("the worker died; its text is begun again", RESET)
 
-    def _wait(self, moment: Waiting) -> list[Wire]:
+    def _wait(self, moment: Waiting) -> Events:
         questions = [about(question) for question in moment.for_people]
         prompts = "\n".join(question["prompt"] for question in questions)
-        chunks = [self._chunk({"content": self._grow(prompts)})] if prompts else []
-        self._said += [prompts] if prompts else []
+        if prompts:
+            yield self._chunk({"content": self._joined(prompts)})
+            self._said.append(prompts)
         self._own |= {
             "status": "waiting", "suspensions": [{name: each[name] for name in _FACTS} for each in questions],
         }  # fmt: skip
         for question in moment.for_caller:
-            function = {"name": question.tool, "arguments": json.dumps(question.arguments, ensure_ascii=False)}
+            function = {"name": question.tool, "arguments": as_json(question.arguments)}
             self._calls.append({"id": question.call_id, "type": "function", "function": function})
-            chunks.append(self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **self._calls[-1]}]}))
-        return chunks + self._finish("tool_calls" if self._calls else "stop", moment.usage)
+            yield self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **self._calls[-1]}]})
+        yield from self._finish("tool_calls" if self._calls else "stop", moment.usage)
 
-    def _end(self, moment: TurnEnded) -> list[Wire]:
+    def _end(self, moment: TurnEnded) -> Events:
         self._own |= ended(moment)
         self._growing = ""
         if moment.disposition == "answered":
-            return self._finish(STOPS.get(moment.code or "", "stop"), moment.usage)
+            yield from self._finish(STOPS.get(moment.code or "", "stop"), moment.usage)
+            return
         self.failure = {
             "message": f"the turn has no answer: {words_of(moment)}", "param": None,
             "type": "server_error" if moment.disposition == "failed" else "invalid_request_error",
             "code": moment.code or moment.disposition,
         }  # fmt: skip
-        return [{"error": self.failure}]
+        self.is_over = self.is_cut = True
+        yield {"error": self.failure}
 
-    def _finish(self, reason: str, usage: Usage) -> list[Wire]:
-        self.finish, self._usage = reason, usage
-        chunks = [self._chunk({}, reason)]
+    def _finish(self, reason: str, usage: Usage) -> Events:
+        self.finish, self._usage, self.is_over = reason, usage, True
+        yield self._chunk({}, reason)
         if self.with_usage:
-            chunks.append({**self._head("chat.completion.chunk"), "choices": [], "usage": chat_usage(usage)})
-        return chunks
+            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": chat_usage(usage)}
 
     def _chunk(self, delta: Wire, reason: str | None = None) -> Wire:
         choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
@@ -141,6 +145,11 @@ class ChatFace:
     def _head(self, kind: str) -> Wire:
         head: dict[str, Any] = {"id": self.id, "object": kind, "created": self.created, "model": self.agent}
         return head | ({"chordage": dict(self._own)} if self._own else {})
+
+    TABLE: ClassVar[Table] = {
+        Queued: _place, Started: _place, TextGrown: _grow, TextDropped: _drop, Replied: _reply, Waiting: _wait,
+        TurnEnded: _end,
+    }  # fmt: skip
 
 
 def error_chunk(message: str, code: str = INTERRUPTED) -> Wire:

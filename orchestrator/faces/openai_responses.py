@@ -9,18 +9,17 @@ committed is not in the `output` of the response.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.model import Usage
+from chordage.orchestrator.faces.face import DONE, Events, Face, Table, Wire, as_json
 from chordage.orchestrator.faces.moments import (
     CallAsked,
     CallSettled,
-    QuestionAnswered,
     QuestionAsked,
     Queued,
     Replied,
@@ -38,8 +37,9 @@ from chordage.orchestrator.faces.openai_sequence import (
     REPLIED,
     SETTLED,
     TEXT,
+    ReadersPlace,
     SequencePlace,
-    Wire,
+    broken_off,
     checksum,
 )
 
@@ -59,6 +59,7 @@ UNUSED: Wire = {
 }  # fmt: skip
 
 ITEM = 10  # places that an item takes
+LOST = "the server cannot read on, and the turn continues: "
 
 
 @dataclass(slots=True)
@@ -76,17 +77,21 @@ class _OpenText:
         return self.place._replace(at=1 + len(self.text), checksum=self.checksum)
 
 
-@dataclass(slots=True)
-class ResponseFace:
+@dataclass(kw_only=True)
+class ResponseFace(Face):
     """The state of one stream. `echo`: fields of the request that the response repeats. `since`: questions, and calls,
-    that decisions were about. The response is then what came of the decisions, and of nothing before.
+    that decisions were about. The response is then what came of the decisions, and of nothing before. `after`: the last
+    number that the reader has.
     """
+
+    done = DONE
 
     id: str
     agent: str
     created_at: int
     echo: Mapping[str, Any] = field(default_factory=dict)
     since: frozenset[str] = frozenset()
+    after: int = -1
 
     status: str = "queued"
     number: int = -1  # of the last event
@@ -110,24 +115,31 @@ class ResponseFace:
     _questions: dict[str, QuestionAsked] = field(default_factory=dict)  # by call
     _shown: set[str] = field(default_factory=set)  # questions
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more is to come."""
-        return self.status in {"queued", "in_progress"}
+    def __post_init__(self) -> None:
+        super().__init__(self.since)
+        self._reader = ReadersPlace(self.after)
 
     def begin(self) -> list[Wire]:
-        """What is sent first."""
-        return [self._event("response.created", SequencePlace(0), response=self.response())]
+        return self._left([self._event("response.created", SequencePlace(0), response=self.response())])
+
+    def feed(self, moment: TurnMoment) -> list[Wire]:
+        return self._left(self.take(moment))
 
     def take(self, moment: TurnMoment) -> list[Wire]:
-        """The events of the next moment."""
-        began = []
-        if self.since and begins_again(moment, self.since):
-            self._begin_anew()
-            began = [self._event("response.in_progress", SequencePlace(0, 0, 2), response=self.response())]
-        is_about_child = isinstance(moment, QuestionAsked) and moment.is_of_child  # the call is at work
-        events = [] if is_about_child else list(self._events(moment))
-        return [] if self.since else began + events
+        """All events of the next moment, whatever the reader has."""
+        return super().feed(moment)
+
+    def frame(self, event: Wire) -> dict[str, str]:
+        return {"event": event["type"], **super().frame(event)}
+
+    def _left(self, events: Iterable[Wire]) -> list[Wire]:
+        left = list(self._reader.left(events))
+        self.is_cut = self.is_cut or any(event["type"] == "error" for event in left)
+        return left
+
+    def _fail(self, _message: str, _code: str) -> Events:
+        self.is_cut = True
+        yield broken_off(self.number + 1, LOST + "follow the response from the last sequence number")
 
     def response(self) -> Wire:
         """The response as it is now."""
@@ -147,41 +159,24 @@ class ResponseFace:
             "chordage": {"status": self.status, **self._own},
         }
 
-    def _begin_anew(self) -> None:
+    def _resume(self, _moment: TurnMoment) -> Events:
         """What came before the decisions was in the response before this one."""
-        self.since = frozenset()
         self.output, self._index, self.number = [], 0, SequencePlace(0).number
         self._text, self._open, self._hidden, self._shown = None, {}, (), set()
+        yield self._event("response.in_progress", SequencePlace(0, 0, 2), response=self.response())
 
-    def _events(self, moment: TurnMoment) -> Iterator[Wire]:
+    def _events(self, moment: TurnMoment) -> Events:
+        if isinstance(moment, QuestionAsked) and moment.is_of_child:
+            return  # the call is at work
         if self._hidden and not _comes_before_the_call(moment):
             yield from self._begin_calls()
-        match moment:
-            case Queued():
-                self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "why": moment.why}
-                yield self._event("response.queued", SequencePlace(0, 0, 1), response=self.response())
-            case Started():
-                yield from self._start(moment)
-            case TextGrown():
-                yield from self._grow(moment)
-            case TextDropped():
-                yield from self._drop()
-            case Replied():
-                yield from self._reply(moment)
-            case QuestionAsked():
-                self._questions[moment.call_id] = moment
-                yield from self._release(moment.call_id)
-            case CallSettled():
-                self._results[moment.id] = moment
-                yield from self._release(moment.id)
-            case RoundSettled():
-                self._step, self._later = moment.step, 0
-            case Waiting():
-                yield from self._wait(moment)
-            case TurnEnded():
-                yield from self._end(moment)
+        yield from super()._events(moment)
 
-    def _start(self, moment: Started) -> Iterator[Wire]:
+    def _queue(self, moment: Queued) -> Events:
+        self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "why": moment.why}
+        yield self._event("response.queued", SequencePlace(0, 0, 1), response=self.response())
+
+    def _start(self, moment: Started) -> Events:
         was_started = "run" in self._own
         self.status, self.agent = "in_progress", moment.agent
         self._own = {"turn": moment.turn_id, "thread": moment.thread_id, "run": moment.run_id}
@@ -190,7 +185,7 @@ class ResponseFace:
 
     # Text.
 
-    def _grow(self, moment: TextGrown) -> Iterator[Wire]:
+    def _grow(self, moment: TextGrown) -> Events:
         text = self._text
         if text is None:
             lost = self._lost.get(moment.step, 0)
@@ -204,18 +199,18 @@ class ResponseFace:
         place = text.grow(moment.text)
         yield self._of_text("response.output_text.delta", place, delta=moment.text, logprobs=[])
 
-    def _drop(self) -> Iterator[Wire]:
+    def _drop(self, _moment: TurnMoment) -> Events:
         text, self._text = self._text, None
         if text is not None:
             self._lost[text.place.step] = self._lost.get(text.place.step, 0) + 1
             end = text.place._replace(at=LAST)
             yield self._item("done", end, _message(text, "incomplete"), text.index)
 
-    def _reply(self, moment: Replied) -> Iterator[Wire]:
+    def _reply(self, moment: Replied) -> Events:
         self._step, self._later = moment.step, 0
         text, place = self._text, SequencePlace(moment.step, REPLIED)
         if moment.is_plan:
-            yield from self._drop()
+            yield from self._drop(moment)
         elif text is not None:
             message = _message(text, "completed") | {"phase": "commentary" if moment.calls else "final_answer"}
             yield self._of_text("response.output_text.done", place, text=text.text, logprobs=[])
@@ -229,13 +224,13 @@ class ResponseFace:
     # Calls. The item of a call begins when it is known that no approval comes before the call: these are on record with
     # the reply.
 
-    def _begin_calls(self) -> Iterator[Wire]:
+    def _begin_calls(self) -> Events:
         for number, call_id in enumerate(self._hidden, 1):
             if call_id not in self._questions:
                 yield from self._begin_call(call_id, SequencePlace(self._step, REPLIED, number * ITEM))
         self._hidden = ()
 
-    def _begin_call(self, call_id: str, place: SequencePlace) -> Iterator[Wire]:
+    def _begin_call(self, call_id: str, place: SequencePlace) -> Events:
         item = self._call(call_id, "in_progress")
         self._open[call_id] = self._index
         self._index += 1
@@ -245,7 +240,19 @@ class ResponseFace:
         yield self._of_call(call_id, f"{kind}.done", place.plus(2), arguments=arguments)
         yield self._of_call(call_id, "response.mcp_call.in_progress", place.plus(3))
 
-    def _release(self, call_id: str) -> Iterator[Wire]:
+    def _question(self, moment: QuestionAsked) -> Events:
+        self._questions[moment.call_id] = moment
+        yield from self._release(moment.call_id)
+
+    def _settle(self, moment: CallSettled) -> Events:
+        self._results[moment.id] = moment
+        yield from self._release(moment.id)
+
+    def _end_round(self, moment: RoundSettled) -> Events:
+        self._step, self._later = moment.step, 0
+        yield from ()
+
+    def _release(self, call_id: str) -> Events:
         """End what can end: the calls of the round in their order, any other at once."""
         if call_id not in self._round[self._ended :]:
             yield from self._end_call(call_id, self._next_late())
@@ -256,7 +263,7 @@ class ResponseFace:
             self._ended += 1
             yield from self._end_call(waiting, SequencePlace(self._step, SETTLED, self._ended * 2 * ITEM))
 
-    def _end_call(self, call_id: str, place: SequencePlace) -> Iterator[Wire]:
+    def _end_call(self, call_id: str, place: SequencePlace) -> Events:
         result, question = self._results.pop(call_id, None), self._questions.get(call_id)
         if result is None:
             yield from self._leave(call_id, place)
@@ -271,27 +278,27 @@ class ResponseFace:
             yield self._done(place.plus(5), self._call(call_id, status) | said, index)
             del self._open[call_id]
 
-    def _leave(self, call_id: str, place: SequencePlace) -> Iterator[Wire]:
+    def _leave(self, call_id: str, place: SequencePlace) -> Events:
         """The call has no result here: it will be another item, or has none to come."""
         if (index := self._open.pop(call_id, None)) is not None:
             yield self._item("done", place, self._call(call_id, "incomplete", approved=False), index)
 
-    def _ask(self, question: QuestionAsked, place: SequencePlace) -> Iterator[Wire]:
+    def _ask(self, question: QuestionAsked, place: SequencePlace) -> Events:
         self._shown.add(question.id)
         if question.is_for_caller:
             yield from self._hand_over(question, place)
             return
         item = {
             "id": question.id, "type": "mcp_approval_request", "server_label": self.agent, "name": question.tool,
-            "arguments": _json(question.arguments), "chordage": about(question),
+            "arguments": as_json(question.arguments), "chordage": about(question),
         }  # fmt: skip
         index, self._index = self._index, self._index + 1
         yield self._item("added", place, item, index)
         yield self._done(place.plus(1), item, index)
 
-    def _hand_over(self, question: QuestionAsked, place: SequencePlace) -> Iterator[Wire]:
+    def _hand_over(self, question: QuestionAsked, place: SequencePlace) -> Events:
         """A call that the caller carries out. Its output comes as an input of another request."""
-        arguments, index = _json(question.arguments), self._index
+        arguments, index = as_json(question.arguments), self._index
         item = {
             "id": f"fc_{question.id}", "type": "function_call", "call_id": question.call_id, "name": question.tool,
             "arguments": arguments, "status": "completed",
@@ -306,18 +313,18 @@ class ResponseFace:
 
     # The end of the stream.
 
-    def _wait(self, moment: Waiting) -> Iterator[Wire]:
+    def _wait(self, moment: Waiting) -> Events:
         yield from self._leave_all()
         for question in moment.questions:
             if question.id not in self._shown:
                 yield from self._ask(question, self._next_late())
-        self.status, self._usage = "completed", moment.usage
+        self.status, self._usage, self.is_over = "completed", moment.usage, True
         self._completed_at = max((question.created_at for question in moment.questions), default=None)
         self._own |= {"status": "waiting", "suspensions": [about(question) for question in moment.questions]}
         yield self._event("response.completed", self._behind_all(), response=self.response())
 
-    def _end(self, moment: TurnEnded) -> Iterator[Wire]:
-        yield from self._drop()
+    def _end(self, moment: TurnEnded) -> Events:
+        yield from self._drop(moment)
         yield from self._leave_all()
         answered = moment.disposition == "answered"
         self._cut_short = CUT_SHORT.get((moment.code or "") if answered else moment.disposition)
@@ -327,12 +334,12 @@ class ResponseFace:
             self.status = "incomplete"
         else:
             self.status, self._completed_at = ("completed", moment.at) if answered else ("cancelled", None)
-        self._usage = moment.usage
+        self._usage, self.is_over = moment.usage, True
         self._own |= ended(moment)
         kind = self.status if self.status in {"completed", "failed"} else "incomplete"
         yield self._event(f"response.{kind}", self._behind_all(), response=self.response())
 
-    def _leave_all(self) -> Iterator[Wire]:
+    def _leave_all(self) -> Events:
         for call_id in list(self._open):
             yield from self._leave(call_id, self._behind_all())
 
@@ -372,19 +379,14 @@ class ResponseFace:
         call, question = self._calls[call_id], self._questions.get(call_id) if approved else None
         return {
             "id": f"mcp_{question.id if question else call.id}", "type": "mcp_call", "server_label": self.agent,
-            "name": call.tool, "arguments": _json(call.arguments), "status": status, "output": None, "error": None,
+            "name": call.tool, "arguments": as_json(call.arguments), "status": status, "output": None, "error": None,
             "approval_request_id": question.id if question else None,
         }  # fmt: skip
 
-
-def begins_again(moment: TurnMoment, since: frozenset[str]) -> bool:
-    """Whether this is the first that came of the decisions."""
-    match moment:
-        case QuestionAnswered() | CallSettled():
-            return moment.id in since
-        case Waiting() | TurnEnded():
-            return True
-    return False
+    TABLE: ClassVar[Table] = {
+        Queued: _queue, Started: _start, TextGrown: _grow, TextDropped: _drop, Replied: _reply,
+        QuestionAsked: _question, CallSettled: _settle, RoundSettled: _end_round, Waiting: _wait, TurnEnded: _end,
+    }  # fmt: skip
 
 
 def _comes_before_the_call(moment: TurnMoment) -> bool:
@@ -392,9 +394,8 @@ def _comes_before_the_call(moment: TurnMoment) -> bool:
 
 
 def about(question: QuestionAsked) -> Wire:
-    expires = question.expires_at.isoformat() if question.expires_at else None
     return {
-        "id": question.id, "tool": question.tool, "prompt": question.prompt, "expires_at": expires,
+        "id": question.id, "tool": question.tool, "prompt": question.prompt, "expires_at": question.expiry,
         "on_expiry": question.on_expiry, "why": question.why, "schema": question.schema, "call": question.call_id,
         "run": question.run_id, "digest": question.digest,
     }  # fmt: skip
@@ -429,7 +430,3 @@ def _part(text: str) -> Wire:
 
 def _tool_error(result: CallSettled) -> Wire:
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": result.content}]}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

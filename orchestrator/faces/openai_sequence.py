@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-Wire: TypeAlias = dict[str, Any]
+from chordage.orchestrator.faces.face import Wire
 
 INTERRUPTED, RESET = "stream_interrupted", "stream_reset"
 # The sections of a step. Those from the first to the second are of its text: another one for each text that was lost.

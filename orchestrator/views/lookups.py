@@ -8,8 +8,9 @@ from typing import Any
 
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import SuspensionStatus, Why
+from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.store import approvals, runs, turns
-from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store.database import Store, Tx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,7 @@ class QuestionPlace:
     is_open: bool
     turn_id: str  # of the run that asks; if a sub-agent asks, of the run at the top of its tree
     thread_id: str  # of that turn
+    call_above: str | None = None  # if a sub-agent asks: the call of that run which waits for it
 
 
 def turn_by_key(store: Store, *, agent: str, source: str, key: str) -> str | None:
@@ -47,5 +49,21 @@ def question_places(store: Store, targets: Iterable[str], *, space: str | None) 
                 places[target] = QuestionPlace(
                     id=asked.id, call_id=asked.call_id, why=asked.why, schema=asked.schema,
                     is_open=asked.status is SuspensionStatus.OPEN, turn_id=root.turn_id, thread_id=root.thread_id,
+                    call_above=_call_above(tx, run, root.id),
                 )  # fmt: skip
     return places
+
+
+def call_above(store: Store, run_id: str, root_id: str | None) -> str | None:
+    """The call of the root that waits for a sub-agent's run, at whatever depth. None: it is the root's own run."""
+    if run_id == root_id:
+        return None
+    with store.read() as tx:
+        return _call_above(tx, runs.load(tx, run_id), root_id)
+
+
+def _call_above(tx: Tx, run: Run | None, root_id: str | None) -> str | None:
+    call = None
+    while run is not None and run.id != root_id and run.kin is not None:
+        call, run = run.kin.parent_call, runs.load(tx, run.kin.parent_run)
+    return call

@@ -10,6 +10,7 @@ from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import Conflict, InvalidDecision
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import CancelTurn, Dispatch
+from chordage.orchestrator.views.lookups import call_above, question_places
 from support.family import Lines, ask, by_agent, change, settle_in
 from support.hooks import before_tool, install
 from support.invariants import check_all
@@ -84,6 +85,21 @@ def test_turn_that_waits_for_a_sub_agent_says_so_unless_a_person_is_asked(world)
         "queued, number 1 in the line of its thread", "active", "waiting for a sub-agent", "waiting for a decision",
     ]  # fmt: skip
     assert lines == {"ada": "waiting for a sub-agent", "bob": "waiting for a decision"}
+
+
+def test_question_below_names_the_call_of_the_root_that_waits_for_it(world):
+    settle_in(world)
+    world.models.script = Lines({"ada": [[ask("bob")]], "bob": [[ask("cleo")]], "cleo": [[PURE]]})
+    world.tools.asks = asks_once(0)
+    turn = world.submit()
+    world.run_dry()
+    (question,), runs = world.inbox(), by_agent(world, "runs")
+    (place,) = question_places(world.store, [question["id"]], space=None).values()
+
+    (of_root,) = [call["id"] for call in world.rows("calls") if call["run_id"] == runs["ada"]["id"]]
+    assert (place.turn_id, place.call_above) == (turn, of_root)
+    assert call_above(world.store, runs["cleo"]["id"], runs["ada"]["id"]) == of_root
+    assert call_above(world.store, runs["ada"]["id"], runs["ada"]["id"]) is None
 
 
 def test_what_a_tree_used_is_counted_into_its_root(world):

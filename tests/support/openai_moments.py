@@ -181,4 +181,4 @@ class ReplayedStreams:
 
 def wire(face: Any, moments: Iterable[TurnMoment]) -> list[dict[str, Any]]:
     """All events of a stream, from its beginning."""
-    return [*face.begin(), *(event for moment in moments for event in face.take(moment))]
+    return [*face.begin(), *(event for moment in moments for event in face.feed(moment))]

@@ -7,10 +7,13 @@ import httpx
 import pytest
 
 from chordage.config.settings import load
+from chordage.orchestrator import views
 from chordage.orchestrator.api.limits import StreamSlots
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.faces.mcp import is_settled
 from support import asking_room, client_room
+from support.waiting import until
 from support.working_server import streaming, working_server
 
 pytestmark = pytest.mark.mcp
@@ -224,6 +227,52 @@ def test_a_host_is_told_what_the_agent_does(tmp_path, migrated_database_url, red
 
     assert text(done) == "Sums: 3\n34"
     assert news == ["thinking", "calls add, add", "thinking"]
+
+
+class LateStreams:
+    """Show a turn once more as it was before its decision. The fleet works when a turn is read as it is."""
+
+    def __init__(self, rt):
+        self.rt = rt
+        self.before = None
+        self.work = lambda: None
+
+    async def follow(self, turn_id, **_more):
+        before, self.before = self.before, None
+        if before is not None:
+            yield before
+            return
+        self.work()
+        moment = await anyio.to_thread.run_sync(self._settled, turn_id)
+        self.before = moment
+        yield moment
+
+    def _settled(self, turn_id):
+        from chordage.orchestrator.api.mcp_server import moment_of
+
+        def look():
+            return moment_of(views.turn(self.rt.store, turn_id))
+
+        until(lambda: is_settled(look()), "the turn waits or has ended", pause=0.01)
+        return look()
+
+
+def test_a_host_that_has_decided_waits_for_what_comes_of_it(tmp_path, migrated_database_url):
+    settings = load(room=asking_room.write(tmp_path / "room"), database_url=migrated_database_url("sqlite"))
+    made = []
+
+    async def talk(client):
+        asked = await client.call_tool("ask_ada", {"message": "deploy"})
+        state = asked.structured_content
+        server.pause_work()
+        arguments = {"turn": state["turn"], "question": state["questions"][0]["question"], "payload": {"ok": True}}
+        return await client.call_tool("turn_answer", {**arguments, "decision": "approve"})
+
+    with working_server(settings, lambda rt: {"streams": made.append(LateStreams(rt)) or made[0]}) as server:
+        made[0].work = server.work
+        done = as_host(server, talk)
+
+    assert done.structured_content["status"] == "answered"
 
 
 def test_a_host_whose_key_has_no_stream_left_is_answered_at_once(tmp_path, migrated_database_url):
