@@ -59,9 +59,7 @@ class ChordageWorkerContainer(CeleryWorkerContainer):  # type: ignore[misc]  # p
         """`initial`: settings as CHORDAGE_…; what they name goes before what the cluster says."""
         cluster = celery_worker_cluster_config.get("celery_broker_cluster_config")
         if not cluster:
-            raise pytest.UsageError(
-                "a worker of Chordage needs a broker: do not override celery_broker_cluster with None"
-            )
+            raise pytest.UsageError("a worker of Chordage needs a broker: celery_broker_cluster must not be None")
         (url,) = cluster["urls"]
         return {
             "CHORDAGE_REDIS_URL": url, "CHORDAGE_ROOM": ROOM, "CHORDAGE_STATE": STATE, "PYTHONUNBUFFERED": "1",

@@ -87,6 +87,13 @@ def test_worker_that_cannot_start_gives_the_reason(chordage_fleet):
         worker.wait_until_ready()
 
 
+def test_turn_that_is_not_done_in_time_is_a_timeout(chordage_fleet):
+    turn = chordage_fleet.submit("Ship them.")
+
+    with pytest.raises(TimeoutError, match=f"turn {turn} is queued after 0.1 s"):
+        chordage_fleet.wait(turn, timeout=0.1)
+
+
 class TestOwnRedis:
     @pytest.fixture
     def chordage_nodes(self, redis_url):

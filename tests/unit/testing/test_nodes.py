@@ -15,6 +15,7 @@ from docker.models.containers import _create_container_args
 from pytest_celery import CeleryBrokerCluster, CeleryTestWorker, RedisContainer, RedisTestBroker
 
 from chordage.testing.container_nodes import (  # noqa: F401  fixtures
+    ChordageWorkerContainer,
     celery_backend_cluster,
     celery_setup_app,
     chordage_container_database,
@@ -25,7 +26,7 @@ from chordage.testing.container_nodes import (  # noqa: F401  fixtures
     default_worker_container_cls,
     default_worker_env,
 )
-from chordage.testing.nodes import LocalProcess, NodePlan
+from chordage.testing.nodes import LocalProcess, NodePlan, chordage_nodes  # noqa: F401  a fixture
 from support.repository import ROOT
 
 ROOM = ROOT / "examples" / "nodes" / "room"
@@ -125,6 +126,24 @@ class TestContainers:
         assert celery_setup_app.conf.result_backend == celery_setup_app.conf.broker_url
 
 
-def test_fixtures_that_have_to_be_overridden_say_so(request):
-    with pytest.raises(pytest.UsageError, match="override the fixture chordage_container_database"):
-        request.getfixturevalue("chordage_container_database")
+class TestWithoutRoom:
+    @pytest.fixture
+    def chordage_room(self):
+        return None
+
+    @pytest.mark.parametrize(
+        ("name", "overridden"),
+        [
+            ("chordage_container_database", "chordage_container_database"),
+            ("chordage_room_folder", "chordage_room"),
+            ("chordage_nodes", "chordage_nodes"),
+        ],
+    )
+    def test_fixture_that_has_to_be_overridden_says_so(self, name, overridden, request):
+        with pytest.raises(pytest.UsageError, match=f"override the fixture {overridden}[,:]"):
+            request.getfixturevalue(name)
+
+
+def test_worker_in_a_container_needs_a_broker():
+    with pytest.raises(pytest.UsageError, match="needs a broker: celery_broker_cluster must not be None"):
+        ChordageWorkerContainer.initial_env({"celery_broker_cluster_config": None})
