@@ -106,6 +106,7 @@ class Striker(threading.Thread):
         self._fault: BaseException | None = None
         self._next = time.monotonic() + 2.0
         self._under_way: dict[str, tuple[float, AbstractContextManager[str], Strike]] = {}  # by what they are on
+        self._seen: frozenset[str] = frozenset()  # runs that were at work when that could be read last
         self.strikes: list[Strike] = []
         wanted = KINDS if faults is None else {name: KINDS[name] for name in faults}
         self.kinds = {name: kind for name, kind in wanted.items() if kind.needs(fleet)}
@@ -138,7 +139,9 @@ class Striker(threading.Thread):
         (name,) = self._chance.choices(list(free), [kind.weight for kind in free.values()])
         kind = free[name]
         seconds, held = self._chance.uniform(*kind.seconds), kind.strikes(self._fleet, self._chance)
-        strike = Strike(name, "", datetime.now(UTC), at_work=self._at_work())
+        if "database" not in self._under_way:  # a frozen one does not answer, and this thread has to end that
+            self._seen = self._at_work()
+        strike = Strike(name, "", datetime.now(UTC), at_work=self._seen)
         strike.detail = held.__enter__()
         self._under_way[kind.on] = (time.monotonic() + seconds, held, strike)
         self.strikes.append(strike)
