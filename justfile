@@ -28,7 +28,11 @@ live *args:
 
 # Everything fails at once, for a while: `just chaos --minutes 60 --seed 7`
 chaos *args:
-    .venv/bin/pytest -q -s tests/live/chaos {{args}}
+    .venv/bin/pytest -q -s tests/live/chaos/test_chaos.py {{args}}
+
+# Take out each guard of the engine, and print which check misses it and when; `just sabotage "a call is claimed once"`
+sabotage guard="all" *args:
+    .venv/bin/pytest -q -s tests/live/chaos/test_sabotage.py --without "{{guard}}" {{args}}
 
 # Measure against the baselines
 bench *args:

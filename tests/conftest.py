@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--both-ways", action="store_true", help="run all of tests/flow without the pipeline too")
     parser.addoption("--minutes", type=float, help="how long tests/live/chaos lasts; half a minute by default")
     parser.addoption("--seed", type=int, default=1, help="from which tests/live/chaos draws turns and faults")
+    parser.addoption("--without", help="a guard of support.sabotage that tests run without; `all`: one after the other")
     parser.addoption("--placement", help="where calls run in the tests of tests/flow that draw it")
     parser.addoption("--one-of", type=int, default=1, help="draw one of so many tests, as of the crash points")
 
@@ -60,6 +61,14 @@ def pytest_configure() -> None:
     structlog.configure = lambda *args, **kwargs: configure(*args, **{**kwargs, "cache_logger_on_first_use": False})
     structlog.dev.RichTracebackFormatter.__call__ = lambda _self, out, exc_info: plain_traceback(out, exc_info)
     httpx.create_ssl_context = default.create_ssl_context = functools.cache(httpx.create_ssl_context)
+
+
+def pytest_sessionstart() -> None:
+    """A run without a guard, which tests/live/chaos/test_sabotage.py starts: some test of it has to fail."""
+    if "RIG_WITHOUT" in os.environ:
+        from support import chaos_worker
+
+        chaos_worker.take_part()
 
 
 @pytest.fixture(autouse=True)

@@ -76,8 +76,8 @@ def test_everything_imported_is_required():
 
 
 def test_what_the_kit_for_tests_imports_is_in_its_extra():
-    lines = project()["project"]["optional-dependencies"]["testing"]
-    extra = {canonicalize_name(Requirement(line).name) for line in lines}
+    extras = project()["project"]["optional-dependencies"]
+    extra = {canonicalize_name(Requirement(line).name) for line in (*extras["testing"], *extras["nodes"])}
 
     assert imported("testing") - imported() == extra - {"chordage"}
 

@@ -22,6 +22,7 @@ from chordage.tasks import names
 from chordage.tasks.schema import TurnMessage
 from chordage.workers.cli import COMMANDS, main
 from support.repository import ROOT, project
+from support.sabotage import GUARDS, NOTHING
 
 CODE = ("orchestrator", "tasks", "workers", "config", "testing")
 ALL = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -54,6 +55,18 @@ def anchors(page):
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {NOT_IN_ANCHORS.sub("", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_page_about_failures_lists_the_guards_that_are_taken_out():
+    page = (ROOT / "docs" / "explanation" / "failures.md").read_text()
+    section = page.partition("## Guards, taken out")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| (an? .+?|what .+?|answers .+?|the .+?) \| (.+?) \|", section, re.MULTILINE)
+
+    assert [guard for guard, _ in listed] == [name for name in GUARDS if name != NOTHING]
+    for guard, seen_by in listed:
+        test = GUARDS[guard].test
+        assert not test or seen_by == f"`{test.partition('::')[2]}`"
+        assert not test or f"def {test.partition('::')[2]}(" in (ROOT / test.partition("::")[0]).read_text()
 
 
 @every(ALL)

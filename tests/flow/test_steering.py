@@ -185,6 +185,27 @@ def test_run_absorbs_only_messages_it_can_answer_as_requested(world: World, othe
     check_all(world.store)
 
 
+def test_run_absorbs_no_message_that_came_before_its_own(world: World) -> None:
+    """An interrupting message goes before it in the line of its thread."""
+
+    def meanwhile(_prompt: Prompt) -> None:
+        match len(world.models.prompts):
+            case 1:
+                steer(world, "mind this")
+                world.submit("stop", when_busy=WhenBusy.INTERRUPT)
+            case 2:
+                steer(world, "and that")
+
+    world.models.script, world.models.before_reply = answer_with_user_texts, meanwhile
+    world.submit("do it")
+    world.run_dry()
+
+    assert {turn["text"]: turn["disposition"] for turn in world.rows("turns")} == {
+        "do it": "cancelled", "mind this": "answered", "stop": "answered", "and that": "steered",
+    }  # fmt: skip
+    check_all(world.store)
+
+
 def test_a_message_for_later_queues(world: World) -> None:
     world.models.script = a_round_then_user_texts
     later = world.clock.now + timedelta(hours=1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from support.pytest_celery_nodes import (  # noqa: F401  fixtures
+from chordage.testing.nodes import (  # noqa: F401  fixtures
     celery_backend_cluster,
     celery_broker_cluster,
     celery_setup_app,
     celery_worker_cluster,
-    worker_plan,
+    chordage_fleet,
+    chordage_reaper,
+    chordage_settings,
+    chordage_state,
 )

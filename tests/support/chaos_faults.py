@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -181,6 +182,37 @@ def clock_moved(fleet: ChaosFleet, chance: random.Random) -> Iterator[str]:
     yield f"by {by:+.1f} s"
 
 
+@contextlib.contextmanager
+def messages_doubled(fleet: ChaosFleet, chance: random.Random) -> Iterator[str]:
+    """Half of the copies come at once, the others later."""
+    with _messages(fleet, doubled=chance.uniform(0.3, 1.0)) as detail:
+        yield detail
+
+
+@contextlib.contextmanager
+def messages_lost(fleet: ChaosFleet, chance: random.Random) -> Iterator[str]:
+    with _messages(fleet, lost=chance.uniform(0.1, 0.5)) as detail:
+        yield detail
+
+
+@contextlib.contextmanager
+def _messages(fleet: ChaosFleet, **part: float) -> Iterator[str]:
+    fleet.messages.write_text(json.dumps(part))
+    try:
+        yield ", ".join(f"{share:.0%}" for share in part.values())
+    finally:
+        fleet.messages.unlink()
+
+
+@contextlib.contextmanager
+def receiver_away(fleet: ChaosFleet, chance: random.Random) -> Iterator[str]:  # noqa: ARG001 - as all faults
+    fleet.receiver.status = 503
+    try:
+        yield ""
+    finally:
+        fleet.receiver.status = 200
+
+
 KINDS: Mapping[str, FaultKind] = {
     "a machine is killed": FaultKind(strikes=machine_killed, on="worker", weight=6),
     "a tool's process is killed": FaultKind(strikes=child_killed, on="worker", weight=3),
@@ -200,4 +232,7 @@ KINDS: Mapping[str, FaultKind] = {
     "the network is silent": FaultKind(strikes=network_silent, on="network", seconds=(1.0, 12.0)),
     "the network is slow": FaultKind(strikes=network_slow, on="network", seconds=(2.0, 15.0)),
     "a clock is moved": FaultKind(strikes=clock_moved, on="clock"),
+    "messages are doubled": FaultKind(strikes=messages_doubled, on="messages", seconds=(1.0, 10.0), weight=2),
+    "messages are lost": FaultKind(strikes=messages_lost, on="messages", seconds=(1.0, 6.0)),
+    "a receiver is away": FaultKind(strikes=receiver_away, on="receiver", seconds=(0.5, 4.0)),
 }

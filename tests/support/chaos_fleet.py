@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 from sqlalchemy import make_url
 
 from chordage.orchestrator.store import schema_version
 from chordage.orchestrator.store.database import Store
-from support import far_worker, moved_worker, processes
+from support import chaos_worker, far_worker, moved_worker, processes
 from support.bus import WebReceiver
 from support.postgres import PostgresServer
 from support.rig import Rig
@@ -45,6 +47,36 @@ CHORE = "---\nevery: {every}s\nagent: keeper\n---\nLook.\n"
 KEEPER = 'replies:\n  - text: "looked"\nrepeat: true\n'
 
 
+# Notes each change of what is final. Each table with its statuses that are, and its columns that then stay.
+FINAL = {
+    "turns": (("done",), ("status", "disposition", "run_id", "into_turn", "done_at")),
+    "runs": (("done",), ("status", "reason", "code", "epoch", "step", "phase", "ended_at")),
+    "calls": (("cancelled", "failed", "succeeded"), ("status", "code", "content", "ended_at")),
+    "suspensions": (("settled", "superseded"), ("status",)),
+    "outbox": (("sent",), ("status", "sent_at")),
+}
+
+
+def _of_row(row: str, names: Sequence[str]) -> str:
+    return f"({', '.join(f'{row}.{name}' for name in names)})"
+
+
+WITNESS = (
+    "CREATE TABLE changed_though_final (what text, row_id text, was text, is_now text)",
+    """
+    CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO changed_though_final VALUES (TG_TABLE_NAME, OLD.id::text, OLD::text, NEW::text); RETURN NEW;
+    END $$
+    """,
+    *(
+        f"CREATE TRIGGER note_change AFTER UPDATE ON {table} FOR EACH ROW "
+        f"WHEN (OLD.status IN ({', '.join(map(repr, statuses))}) AND "
+        f"{_of_row('OLD', names)} IS DISTINCT FROM {_of_row('NEW', names)}) EXECUTE FUNCTION note_change()"
+        for table, (statuses, names) in FINAL.items()
+    ),
+)
+
+
 class Beat(Worker):
     """`chordage beat`: it has no file that says that it is ready."""
 
@@ -60,11 +92,27 @@ class Beat(Worker):
 
 
 class ChaosFleet:
-    def __init__(self, folder: Path, valkey: WatchedValkey, postgres: PostgresServer, disk: Path | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        valkey: WatchedValkey,
+        postgres: PostgresServer,
+        disk: Path | None,
+        *,
+        guard: str = "",
+        drops: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        """`guard`: one that its workers lack, and `drops`: what the database lacks."""
         self.valkey, self.postgres, self.disk = valkey, postgres, disk
-        self.clock = folder / "clock"
+        self.clock, self.messages = folder / "clock", folder / "messages"
+        self.settings: Mapping[str, Any] = {**SETTINGS, **settings}
         url = _migrated(postgres)
-        self.rig = Rig(folder, url, valkey.url, placement="auto", **SETTINGS)
+        self.rig = Rig(folder, url, valkey.url, placement="auto", **self.settings)
+        with self.rig.runtime.store.write() as tx:
+            for statement in (*WITNESS, *drops):
+                tx.exec_driver_sql(statement)
+        self._guard = guard
         self.rig.broker = valkey
         self.receiver = WebReceiver()
         self._write_room()
@@ -101,6 +149,8 @@ class ChaosFleet:
             "CHORDAGE_DATABASE_URL": make_url(url).set(port=database.port).render_as_string(hide_password=False),
             "CHORDAGE_REDIS_URL": self.valkey.url.replace(f":{self.valkey.port}", f":{redis.port}"),
             moved_worker.CLOCK: str(self.clock),
+            chaos_worker.MESSAGES: str(self.messages),
+            chaos_worker.WITHOUT: self._guard,
         }
 
     @property
@@ -131,13 +181,16 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def chaos_fleet(folder: Path, valkey: WatchedValkey) -> Iterator[ChaosFleet]:
+def chaos_fleet(folder: Path, valkey: WatchedValkey, **more: Any) -> Iterator[ChaosFleet]:
+    """`more`: as for `ChaosFleet`."""
     with ExitStack() as ends:
         disk = ends.enter_context(small_disk(processes.scratch_folder("disk") / "disk"))
         postgres = PostgresServer(fsync=True, folder=disk)  # a crash must not undo what was committed
         ends.callback(postgres.stop, "immediate")
-        fleet = ChaosFleet(folder, valkey, postgres, disk)
+        fleet = ChaosFleet(folder, valkey, postgres, disk, **more)
         ends.callback(fleet.close)
+        patch = ends.enter_context(pytest.MonkeyPatch.context())
+        chaos_worker.disturb_messages(patch, fleet.messages)  # the callers' are lost and doubled too
         yield fleet
 
 

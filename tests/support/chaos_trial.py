@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.errors import ChordageError, Unavailable
+from chordage.orchestrator.core.errors import ChordageError, Conflict, Unavailable
 from chordage.orchestrator.core.stepping import Standing
 from chordage.orchestrator.store import schema
 from chordage.tasks.accepting import step
@@ -31,13 +31,16 @@ from chordage.tasks.courier import Courier
 from chordage.tasks.schema import verb_from
 from chordage.workers.app import make_app
 from support.chaos_faults import KINDS
-from support.chaos_fleet import SETTINGS, ChaosFleet
+from support.chaos_fleet import ChaosFleet
 from support.rig import Plan
 from support.rig_inbox import answer, inbox
+from support.sabotage import Guard
 
 AT_ONCE = 40  # turns that are not done
 FAULTS_AT_ONCE = 2
 PAUSE = (0.5, 4.0)  # seconds between two faults
+QUICK_PAUSE = (0.1, 1.0)  # where one guard is looked for
+SENT_AT_MOST = 300  # messages by name
 CALM = 150.0  # seconds after the last fault, within which every turn has to end
 ROUNDS = (("pure",), ("idempotent", "pure"), ("unsafe",), ("pure", "unsafe", "idempotent"), ("pure",) * 6, ())
 PLACEMENTS = ("here", "together", "spread", "auto")
@@ -88,15 +91,25 @@ class Strike:
 class Striker(threading.Thread):
     """Strikes faults until it is stopped. What went wrong with it is raised by `stop`."""
 
-    def __init__(self, fleet: ChaosFleet, chance: random.Random, at_work: Callable[[], frozenset[str]]) -> None:
+    def __init__(
+        self,
+        fleet: ChaosFleet,
+        chance: random.Random,
+        at_work: Callable[[], frozenset[str]],
+        faults: Collection[str] | None = None,
+    ) -> None:
+        """`faults`: these alone; all, if none are named."""
         super().__init__(daemon=True)
         self._fleet, self._chance, self._at_work = fleet, chance, at_work
+        self._pause = PAUSE if faults is None else QUICK_PAUSE
         self._over = threading.Event()
         self._fault: BaseException | None = None
         self._next = time.monotonic() + 2.0
         self._under_way: dict[str, tuple[float, AbstractContextManager[str], Strike]] = {}  # by what they are on
+        self._seen: frozenset[str] = frozenset()  # runs that were at work when that could be read last
         self.strikes: list[Strike] = []
-        self.kinds = {name: kind for name, kind in KINDS.items() if kind.needs(fleet)}
+        wanted = KINDS if faults is None else {name: KINDS[name] for name in faults}
+        self.kinds = {name: kind for name, kind in wanted.items() if kind.needs(fleet)}
 
     def run(self) -> None:
         try:
@@ -105,7 +118,7 @@ class Striker(threading.Thread):
                 self._fleet.rig.restart_the_dead()
                 if time.monotonic() >= self._next and len(self._under_way) < FAULTS_AT_ONCE:
                     self._strike()
-                    self._next = time.monotonic() + self._chance.uniform(*PAUSE)
+                    self._next = time.monotonic() + self._chance.uniform(*self._pause)
         except BaseException as fault:  # noqa: BLE001 - told by `stop`
             self._fault = fault
         finally:
@@ -121,10 +134,14 @@ class Striker(threading.Thread):
 
     def _strike(self) -> None:
         free = {name: kind for name, kind in self.kinds.items() if kind.on not in self._under_way}
+        if not free:
+            return
         (name,) = self._chance.choices(list(free), [kind.weight for kind in free.values()])
         kind = free[name]
         seconds, held = self._chance.uniform(*kind.seconds), kind.strikes(self._fleet, self._chance)
-        strike = Strike(name, "", datetime.now(UTC), at_work=self._at_work())
+        if "database" not in self._under_way:  # a frozen one does not answer, and this thread has to end that
+            self._seen = self._at_work()
+        strike = Strike(name, "", datetime.now(UTC), at_work=self._seen)
         strike.detail = held.__enter__()
         self._under_way[kind.on] = (time.monotonic() + seconds, held, strike)
         self.strikes.append(strike)
@@ -147,6 +164,9 @@ class Trial:
     refused: Counter[str] = field(default_factory=Counter)  # what was tried and refused, by the name of the error
     stepped: set[str] = field(default_factory=set)
     over_budget: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)  # plans that went by name, to whichever worker takes them
+    answered_twice: list[str] = field(default_factory=list)
+    guard: Guard | None = None  # that the fleet lacks
     _chance: random.Random = field(init=False)
     _courier: Courier = field(init=False)  # it sends rounds too, as a process that serves the stepped loop does
     _sampled: float = 0.0
@@ -157,26 +177,47 @@ class Trial:
 
     def run(self, seconds: float, turns: int) -> list[Strike]:
         """For so long, and until so many turns were submitted."""
-        striker = Striker(self.fleet, random.Random(self.seed + 1), self._at_work)
-        striker.start()
         until = time.monotonic() + seconds
-        while time.monotonic() < until or len(self.accepted) < turns:
-            self._tick(submits=True)
-            assert striker.is_alive() or striker.stop() is None
-        striker.stop()
-        self._settle()
+        with self._faults(None) as striker:
+            while time.monotonic() < until or len(self.accepted) < turns:
+                self._tick(submits=True)
+                assert striker.is_alive() or striker.stop() is None
+        self._settle(CALM)
         return striker.strikes
 
-    def _settle(self) -> None:
+    def hunt(self, seconds: float, turns: int, look: Callable[[], list[str]]) -> list[str]:
+        """What `look` finds first in that time, by the fleet that lacks a guard; asked each second."""
+        assert self.guard is not None
+        until = time.monotonic() + seconds
+        with self._faults(self.guard.faults):
+            while time.monotonic() < until or len(self.accepted) + len(self.sent) < turns:
+                looked = time.monotonic()
+                while time.monotonic() < looked + 1.0:
+                    self._tick(submits=True)
+                if found := look():
+                    return found
+        self._settle(seconds)
+        return []
+
+    @contextlib.contextmanager
+    def _faults(self, only: Collection[str] | None) -> Iterator[Striker]:
+        striker = Striker(self.fleet, random.Random(self.seed + 1), self._at_work, only)
+        striker.start()
+        try:
+            yield striker
+        finally:
+            striker.stop()
+
+    def _settle(self, calm: float) -> None:
         """The pulse stops as well: its turns would never end."""
         self.fleet.rig.restart_the_dead()
         for chore in (self.fleet.rig.room / "chores").glob("*.md"):
             chore.write_text(chore.read_text().replace("---\nevery", "---\npaused: true\nevery", 1))
-        until = time.monotonic() + CALM
+        until = time.monotonic() + calm
         while not self._is_quiet():
             self._tick(submits=False)
             self.fleet.rig.restart_the_dead()
-            assert time.monotonic() < until, f"not all is over {CALM:g} s later\n{self.fleet.rig.what_is_open()}"
+            assert time.monotonic() < until, f"not all is over {calm:g} s later\n{self.fleet.rig.what_is_open()}"
 
     def _is_quiet(self) -> bool:
         rig = self.fleet.rig
@@ -205,20 +246,27 @@ class Trial:
 
     def _submit(self) -> None:
         """A message that was not taken comes again, under the same key; and one in twenty comes twice."""
-        if self.fleet.rig.unfinished() >= AT_ONCE:
+        if self.fleet.rig.unfinished() >= AT_ONCE or len(self.sent) > SENT_AT_MOST:
             return
-        (name,) = self._chance.choices(list(MESSAGES), [kind.weight for kind in MESSAGES.values()])
-        plan, fields = self._message(name, MESSAGES[name])
+        named = self.guard.messages if self.guard is not None else ()
+        kinds = {name: MESSAGES[name] for name in named or MESSAGES}
+        (name,) = self._chance.choices(list(kinds), [kind.weight for kind in kinds.values()])
+        plan, fields = self._message(name, kinds[name])
+        if self.guard is not None and self.guard.sends_by_name:
+            sent = {"text": plan.text, "dedupe_key": plan.id, "thread_id": fields["thread"], "agent": fields["agent"]}
+            self.fleet.rig.app.send_task("turns.submit", kwargs=sent, queue="chat")
+            self.sent.append(plan.id)
+            return
         turn = self.fleet.rig.submit_surely(plan, **fields)
         self.accepted[plan.id] = turn
         self.kinds[name] += 1
         if fields.get("control") == "step":
             self.stepped.add(turn)
         if self._chance.random() < 0.05:
-            assert self.fleet.rig.submit_surely(plan, **fields) == turn
+            self.fleet.rig.submit_surely(plan, **fields)
 
     def _message(self, name: str, kind: MessageKind) -> tuple[Plan, dict[str, Any]]:
-        unique = f"{name}-{len(self.accepted)}"
+        unique = f"{name}-{len(self.accepted) + len(self.sent)}"
         tools = self._chance.choice(ROUNDS)
         usual = {
             "tools": tools,
@@ -245,9 +293,18 @@ class Trial:
             elif self._chance.random() < 0.7:
                 answer(self.fleet.rig, row, payload=True)
                 self.answers["approved"] += 1
+                self._contradict(row, action="cancel", reason="too late")
             else:
                 answer(self.fleet.rig, row, action="cancel", reason="no")
                 self.answers["denied"] += 1
+                self._contradict(row, payload=True)
+
+    def _contradict(self, row: dict[str, Any], **fields: Any) -> None:
+        """Another person says the opposite of what was said just now, which has to be refused."""
+        if self._chance.random() < 0.2:
+            with contextlib.suppress(Conflict):
+                answer(self.fleet.rig, row, decision_key=None, **fields)
+                self.answered_twice.append(row["id"])
 
     def _step(self) -> None:
         rt = self.fleet.rig.runtime
@@ -278,7 +335,7 @@ class Trial:
         if time.monotonic() < self._sampled + 1.0:
             return
         self._sampled = time.monotonic()
-        runs, budgets = schema.runs.c, SETTINGS["budgets"]
+        runs, budgets = schema.runs.c, self.fleet.settings["budgets"]
         with self.fleet.rig.runtime.store.read() as tx:
             at_work = (runs.status == "running") & (runs.suspended == 0) & (runs.stalled == 0)
             counted = tx.execute(select(runs.grp, func.count()).where(at_work).group_by(runs.grp)).all()

@@ -12,7 +12,9 @@ def main() -> None:
     presence.machine = timers.machine = lambda: name
 
     from chordage.workers.cli import main as chordage
+    from support import chaos_worker
 
+    chaos_worker.take_part()
     chordage(prog_name="chordage")
 
 

@@ -31,7 +31,9 @@ def main() -> None:
     from chordage.orchestrator.gateways import redis_locks
     from chordage.workers import bootstrap
     from chordage.workers.cli import main as chordage
+    from support import chaos_worker
 
+    chaos_worker.take_part()
     time.time = wrong
     bootstrap.datetime = redis_locks.datetime = Moved
     chordage(prog_name="chordage")
