@@ -162,7 +162,7 @@ def models_of(room: Room) -> ModelCatalog:
 
 
 def _canary_model(name: str) -> Model | None:
-    """Its tools are loaded with it, which nobody needs who is not drilled."""
+    """Its tools are loaded with it, and only for a drill."""
     if name != drill.MODEL:
         return None
     from chordage.orchestrator.gateways.canary import reply

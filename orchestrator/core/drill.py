@@ -62,12 +62,14 @@ class DrillTimes:
         return self.lease / CLOCK_SHARE
 
     def work(self, step: DrillStep) -> float:
-        """For how long a tool of a canary works. A moved worker is looked at by several sweeps meanwhile."""
+        """For how long a tool of a canary works: until it is on record, and a moved worker until several sweeps have
+        looked at it.
+        """
         match step:
             case DrillStep.CANARY:
                 return 0.2
             case DrillStep.KILL | DrillStep.REDIS:
-                return 3.0
+                return self.presence + 1
             case DrillStep.CLOCK:
                 return self.presence + 2 * self.sweep
 

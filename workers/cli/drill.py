@@ -153,7 +153,7 @@ def _drill(
 
 def _agrees() -> bool:
     try:
-        return click.confirm("Go on?", err=True)
+        return click.confirm("Do it?", err=True)
     except click.Abort:
         return False
 
@@ -208,8 +208,8 @@ def _what(plan: DrillPlan, step: DrillStep) -> str:
             return "start a worker that takes canaries alone, and kill it inside an unsafe call; no worker of yours."
         case DrillStep.REDIS:
             return (
-                f"CLIENT PAUSE {times.cut * 1000:g} ALL: this Redis answers nobody for {times.cut:g} s, also not the "
-                "other programs that use it; sentinels may take its master for dead."
+                f"CLIENT PAUSE {times.cut * 1000:g} ALL: this Redis answers no client for {times.cut:g} s, also no "
+                "other program that uses it; sentinels may take its master for dead."
             )
         case DrillStep.CLOCK:
             return (

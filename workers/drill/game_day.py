@@ -198,9 +198,7 @@ class GameDay:
             lambda: bool(self._inside_unsafe(threads)) and target.id in self._holders(threads),
             f"{target.id} holds canaries, one of them inside an unsafe call",
         )
-        if not process_identity.is_alive(target.pid, target.born):
-            raise CannotRun(f"worker {target.id} has ended by itself")
-        os.kill(target.pid, signal.SIGKILL)
+        _kill(target)
         killed_at = time.monotonic()
         turns = self._wait(threads, since=killed_at, bound=self._plan.bound(DrillStep.KILL))
         # Processes of its pool end with it.
@@ -221,7 +219,7 @@ class GameDay:
             client.client_pause(int(cut * 1000), all=True)
         back_at = time.monotonic() + cut
         meanwhile = self._admit(DrillStep.REDIS, first=THREADS)  # their wake-ups are lost
-        notes = [f"Redis answered nobody for {cut:g} s, counted from its return"]
+        notes = [f"Redis answered no client for {cut:g} s; times count from its return"]
         return self._judged(DrillStep.REDIS, [*before, *meanwhile], since=back_at, notes=notes)
 
     def _move_clocks(self) -> StepReport:
@@ -370,6 +368,17 @@ class OwnWorker:
                 process.wait(READY_WITHIN)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _kill(target: HeldWork) -> None:
+    """Its number and its start are compared first: another process may have the number by now."""
+    try:
+        if process_identity.is_alive(target.pid, target.born):
+            os.kill(target.pid, signal.SIGKILL)
+            return
+    except ProcessLookupError:
+        pass
+    raise CannotRun(f"worker {target.id} has ended by itself")
 
 
 def _replaces(one: HeldWork, target: HeldWork, before: Collection[str]) -> bool:

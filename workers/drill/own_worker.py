@@ -1,4 +1,4 @@
-"""A worker that belongs to a drill. It carries out the turns that it is told, and nothing that is due for others.
+"""A worker that belongs to a drill. It carries out the turns that it is given, and nothing that is due for others.
 
 To the fleet it is one process more: its presence and its leases are rows like those of any worker. So what it holds
 when it is killed is found and continued by the fleet, and nothing of anyone else is ever in its hands. It takes no

@@ -14,7 +14,7 @@ from support.rig import Rig
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
-QUICK = {"lease": 4, "beat": 1, "sweep": 0.5, "presence": 0.5, "gone_after": 2, "drill": "on"}
+QUICK = {"lease": 3, "beat": 1, "sweep": 0.5, "presence": 0.5, "gone_after": 2, "drill": "on"}
 CHORDAGE = (sys.executable, "-m", "chordage.workers.cli")
 
 
@@ -24,7 +24,7 @@ def fleet(make_rig, migrated_database_url) -> Rig:
 
 
 def drill(rig: Rig, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [*CHORDAGE, "drill", "--yes", "--cut", "3", *options]
+    command = [*CHORDAGE, "drill", "--yes", "--cut", "2", *options]
     return subprocess.run(command, env=rig.env, cwd=rig.folder, capture_output=True, text=True, check=False)
 
 
