@@ -143,6 +143,7 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = None  # of it each receiver has its own; several: the first is the current one
     webhook_allow: Annotated[tuple[str, ...], NoDecode] = ()  # private networks that such a URL may lie in
 
+    drill: Literal["on", "off"] = "off"  # on: `chordage drill --worker` may kill workers of this machine
     tool_time_limit: int = Field(default=900, gt=0)
     soft_shutdown: float = Field(default=25.0, ge=0)
     host: str = "127.0.0.1"

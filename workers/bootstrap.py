@@ -18,7 +18,7 @@ from redis.sentinel import Sentinel
 from chordage.config import settings as config
 from chordage.config.redis_url import RedisAddress, RedisKind
 from chordage.config.settings import Settings
-from chordage.orchestrator.core import otlp
+from chordage.orchestrator.core import drill, otlp
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.bus import BusRules
@@ -35,6 +35,8 @@ from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.models.providers import TableProviders
+from chordage.orchestrator.gateways.models.script import ScriptModel
+from chordage.orchestrator.gateways.models.wire import Model
 from chordage.orchestrator.gateways.otlp import OtlpCollector
 from chordage.orchestrator.gateways.ports import Events, Locks, Queues
 from chordage.orchestrator.gateways.redis_bus import RedisBus
@@ -156,7 +158,16 @@ def channels_from(settings: Settings) -> RoomChannels:
 
 def models_of(room: Room) -> ModelCatalog:
     providers = TableProviders(room.providers, room.path / "agent.toml")
-    return ModelCatalog(providers, environ=config.environment(), scripts=room.path)
+    return ModelCatalog(providers, environ=config.environment(), scripts=room.path, given=_canary_model)
+
+
+def _canary_model(name: str) -> Model | None:
+    """Its tools are loaded with it, and only for a drill."""
+    if name != drill.MODEL:
+        return None
+    from chordage.orchestrator.gateways.canary import reply
+
+    return ScriptModel(reply, name)
 
 
 def redis_from(settings: Settings, **options: Any) -> Redis:

@@ -29,6 +29,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.errors import ChordageError, Unavailable
 from chordage.orchestrator.core.intents import Intent, Project
+from chordage.orchestrator.core.presence import Process
 from chordage.orchestrator.gateways.in_flight import InFlightWork
 from chordage.orchestrator.gateways.pool_memory import SLOTS, PoolChild, PoolMemory, PoolParent
 from chordage.orchestrator.gateways.presence_watch import PresenceWatch
@@ -187,6 +188,7 @@ class PresenceTimer:
         queues: Callable[[], tuple[str, ...] | None] = lambda: None,
     ) -> None:
         self._queues = queues
+        self._drill = settings.drill == "on"
         self._every = settings.presence
         self._runtime = runtime
         self._on_gone = on_gone
@@ -198,7 +200,7 @@ class PresenceTimer:
     def begin(self, *, through: Store | None = None) -> None:
         """Before this process takes any work: what it then holds is known to be its own."""
         try:
-            stages.show_presence(self._runtime(), [process_of(os.getpid())], through=through)
+            stages.show_presence(self._runtime(), [self._process(os.getpid(), None)], through=through)
         except ChordageError as error:
             log.warning("presence not shown", error=str(error))
 
@@ -207,7 +209,9 @@ class PresenceTimer:
         if self._ending or (self._shown_at is not None and self.is_fresh(self._shown_at, 1)):
             return False
         queues = self._queues()
-        present = [process for pid in alive if is_alive(process := process_of(pid, queues))]  # a pool may know it late
+        present = [
+            process for pid in alive if is_alive(process := self._process(pid, queues))
+        ]  # a pool may know it late
         rt = self._runtime()
         present = [replace(one, agents=rt.agents.digests()) if one.id == rt.worker else one for one in present]
         stages.show_presence(rt, present, through=through)
@@ -215,6 +219,9 @@ class PresenceTimer:
         if stages.look_for_gone(rt, self._watch, through=through):
             self._on_gone()
         return True
+
+    def _process(self, pid: int, queues: tuple[str, ...] | None) -> Process:
+        return replace(process_of(pid, queues), drill=self._drill)
 
     def is_fresh(self, shown_at: float, times: float) -> bool:
         """Whether it is not longer ago than so many times the interval."""

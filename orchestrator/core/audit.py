@@ -31,6 +31,7 @@ class Audited(StrEnum):
     DELIVERY_RETRIED = "delivery_retried"
     PRUNED = "pruned"
     ERASED = "erased"  # a thread, or all of a sender
+    DRILLED = "drilled"  # `chordage drill` broke something of the fleet
     WORK_RUN = "work_run"  # a task, a chore or the will, out of its time
 
 

@@ -60,7 +60,7 @@ OF_TASK, OF_CHORE, OF_WILL = SELF_MADE_THREADS = ("task:", "chore:", "will:")
 _THREAD_OF = {Origin.TASK: (OF_TASK, "<id>"), Origin.CHORE: (OF_CHORE, "<key>"), Origin.WILL: (OF_WILL, "<agent>")}
 CALLERS = "api"  # the space of callers; of those with a tenant it is `api@` and the tenant, of a user `~` and the name
 # The name of a channel is the space of its threads, so no channel may have one of these names.
-TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat"})
+TAKEN = frozenset({CALLERS, "hook", "task", "chore", "will", "child", "invoke", "chat", "drill"})
 
 _HOLD_MAX = 366 * 86_400.0  # seconds
 # As JSON writes it; a backslash before it that is itself escaped makes it six harmless characters.

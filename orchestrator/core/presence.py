@@ -20,6 +20,7 @@ class Process:
     queues: tuple[str, ...] | None = None
     version: str | None = None  # of Chordage
     agents: Mapping[str, str] | None = None  # the digest of each agent whose turns it can carry out; None: not known
+    drill: bool = False  # whether a drill may kill it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +32,13 @@ class HeldWork:
     pid: int
     seen_at: datetime  # by its own clock
     gone_at: datetime | None
+    born: str
     runs: int  # whose models it calls
     calls: int
     queues: tuple[str, ...] | None = None
     version: str | None = None
     agents: Mapping[str, str] | None = None
+    drill: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -79,6 +79,13 @@ class ResultPage:
     total: int
 
 
+class Executions(Protocol):
+    """What a canary of a drill has done."""
+
+    def add(self) -> None:
+        """The tool of this call begins."""
+
+
 class ResultReader(Protocol):
     """The results of the earlier calls of a thread. Raises UserError with what to do."""
 
@@ -99,6 +106,7 @@ class CallOrder:
     decision: Any = None  # the answer, where the call asked for a decision
     task: TaskFile | None = None  # of a turn that works on a task of the room
     results: ResultReader | None = None  # of earlier calls of its thread
+    executions: Executions | None = None  # of a canary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

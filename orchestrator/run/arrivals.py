@@ -19,7 +19,7 @@ from typing import Any
 
 from chordage.orchestrator.core import arrivals as rules
 from chordage.orchestrator.core import client_tools as brought
-from chordage.orchestrator.core import limits
+from chordage.orchestrator.core import drill, limits
 from chordage.orchestrator.core.agent import AgentSpec, WhenBusy
 from chordage.orchestrator.core.approvals import Suspension
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
@@ -77,6 +77,9 @@ def check_request(rt: Runtime, request: TurnRequest, now: datetime) -> AgentSpec
     if request.space is not None and request.reply_target is not None:
         rt.replies.check(request.reply_target)
     agent = rt.agents.get(request.agent)
+    if (agent.name == drill.AGENT_NAME) != (request.space == drill.SPACE):
+        problem = f"agent {drill.AGENT_NAME!r} takes messages of `chordage drill` alone: name another agent"
+        raise InvalidMessage(problem, field="agent")
     rules.check_work(request, agent.name)
     limits.check_within(request.limits, agent.limits, agent.name)
     # A sender names none of our code: an import path is for the agent's own file.

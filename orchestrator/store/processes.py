@@ -26,7 +26,7 @@ def show(tx: Tx, present: Sequence[Process], now: datetime) -> None:
         {
             "id": one.id, "machine": one.machine, "pid": one.pid, "born": one.born, "queues": _listed(one.queues),
             "seen_at": now, "gone_at": None, "version": one.version,
-            "agents": None if one.agents is None else dict(one.agents),
+            "agents": None if one.agents is None else dict(one.agents), "drill": int(one.drill),
         }
         for one in sorted(present, key=lambda one: one.id)
     ]  # fmt: skip
@@ -56,10 +56,10 @@ def with_their_work(tx: Tx) -> list[HeldWork]:
     of_calls = {row[0]: row[1] for row in tx.execute(held_calls.group_by(calls.c.worker))}
     return [
         HeldWork(
-            id=row.id, machine=row.machine, pid=row.pid, seen_at=row.seen_at, gone_at=row.gone_at,
+            id=row.id, machine=row.machine, pid=row.pid, born=row.born, seen_at=row.seen_at, gone_at=row.gone_at,
             runs=of_runs.get(row.id, 0), calls=of_calls.get(row.id, 0),
             queues=None if row.queues is None else tuple(row.queues.split(",")), version=row.version,
-            agents=row.agents,
+            agents=row.agents, drill=bool(row.drill),
         )
         for row in tx.execute(select(processes).order_by(processes.c.machine, processes.c.id))
     ]  # fmt: skip

@@ -50,6 +50,7 @@ from chordage.orchestrator.store.schema import (
     bulk_refusals,
     calls,
     decisions,
+    executions,
     forks,
     journal,
     ops,
@@ -186,7 +187,8 @@ class Subjects:
         yield plugin_state, plugin_state.c.owner, self.run_ids, of_run
         yield decisions, decisions.c.suspension_id, self.suspension_ids, None
         yield suspensions, suspensions.c.id, self.suspension_ids, None
-        yield takeovers, takeovers.c.run_id, self.run_ids, None
+        for of_run_alone in (takeovers, executions):
+            yield of_run_alone, of_run_alone.c.run_id, self.run_ids, None
         yield calls, calls.c.id, self.call_ids, None
         yield journal, journal.c.run_id, notes, None
         for table in (stepped, ops, forks, outbox):

@@ -696,6 +696,7 @@ processes = Table(
     Column("born", String(100), nullable=False),
     Column("queues", Text),  # from which it takes messages, with commas; null: not known
     Column("version", String(50)),  # of Chordage; null: not known
+    Column("drill", Integer, nullable=False, server_default="0"),  # whether a drill may kill it
     Column("agents", Json),  # the digest of each agent whose turns it can carry out, by name; null: not known
     Column("seen_at", UtcTime, nullable=False),
     Column("gone_at", UtcTime),
@@ -728,6 +729,20 @@ takeovers = Table(
     sqlite_autoincrement=True,
 )
 Index("ix_takeovers_run", takeovers.c.run_id)
+
+# Each time that a tool of a drill's canary began. Nothing keeps a second row of a call out: the drill counts them.
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("run_id", Id, nullable=False),
+    Column("call_id", Id, nullable=False),
+    Column("worker", String(200), nullable=False),
+    Column("at", UtcTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_executions_run", executions.c.run_id)
+Index("ix_executions_call", executions.c.call_id)
 
 # Signed bytes that were accepted: a copy under another id is recognised by them.
 replays = Table(

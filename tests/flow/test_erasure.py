@@ -60,6 +60,7 @@ def filled(world: World) -> str:
         ),
         ("ops", {"turn_id": turn, "key": "k", "request_hash": "h", "response": {}, "at": now}),
         ("takeovers", {"run_id": run, "step": 1, "lost_at": now, "noticed_at": now}),
+        ("executions", {"run_id": run, "call_id": call["id"], "worker": "w", "at": now}),
         ("forks", {"turn_id": turn, "run_id": "other", "step": 0, "kept": 0, "arguments": {}, "effects": []}),
         ("stepped", {
             "turn_id": turn, "rev": 1, "drive": "auto", "going": 0, "mutated": 0, "parked": 0, "iteration": 0,

@@ -86,6 +86,7 @@ def filled(world: World) -> str:
     add(world, "ops", turn_id=turn, key="k", request_hash="h", response={}, at=now)
     add(world, "agent_versions", digest="d" * 32, agent="ada", definition={}, first_seen_at=now)
     add(world, "takeovers", run_id=row["run_id"], step=1, lost_at=now, noticed_at=now)
+    add(world, "executions", run_id=row["run_id"], call_id="c", worker="w", at=now)
     add(world, "refusals", source="s", key="k", why="w", excerpt="e", at=now)
     add(
         world, "stepped", turn_id=turn, rev=1, drive="auto", going=0, mutated=0, parked=0, iteration=0,

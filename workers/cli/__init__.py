@@ -63,6 +63,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "migrate": ("migrate", "Bring the database to the schema of this version."),
         "prune": ("prune", "Delete turns that ended long ago."),
         "erase": ("erase", "Delete all that is stored of a thread or a sender."),
+        "drill": ("drill", "Break the fleet within stated bounds, and see that it recovers."),
         "simulate": ("chordage.workers.simulate.command", "Predict how a fleet would cope with a given load."),
         "bench": ("bench", "Measure what the engine costs."),
     },

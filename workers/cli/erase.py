@@ -83,7 +83,7 @@ def _erase(
         pass
     erased, intents = stages.erase(rt, subject, by=CLI)
     send(settings, intents)
-    stores = {"database": erased.rows, "redis": _erase_in_redis(settings, rt, erased, subject.name)}
+    stores = {"database": erased.rows, "redis": erase_in_redis(settings, rt, erased, subject.name)}
     names = {*erased.names.threads, *erased.names.runs, *erased.names.turns, subject.name}
     stores["logs"] = Counter({path.name: lines for path, lines in _blank_logs(settings.state_path / "logs", names)})
     _report(subject, stores, as_json=as_json, deleted=True)
@@ -94,7 +94,7 @@ def _erase(
         )
 
 
-def _erase_in_redis(settings: Settings, rt: Runtime, erased: Erased, name: str) -> Counter[str]:
+def erase_in_redis(settings: Settings, rt: Runtime, erased: Erased, name: str) -> Counter[str]:
     """Without a Redis there is nothing, and without a fleet nothing moves the bus. `name`: as it was given; nothing
     else is known of a call that was killed behind its last thread.
     """

@@ -19,6 +19,7 @@ from chordage.orchestrator.core.agent import (
     PluginUse,
     SubAgent,
 )
+from chordage.orchestrator.core.drill import AGENT_NAME
 from chordage.orchestrator.core.errors import RoomError
 from chordage.orchestrator.core.limits import with_stops
 from chordage.orchestrator.core.prices import Price, exact
@@ -74,6 +75,8 @@ def read(path: Path, room: Path, strategies: Collection[str], *, copy: Path | No
     reader = _Reader(table, source, room, strategies)
     spec, servers, prices = reader.spec(), tuple(reader.servers()), reader.prices()
     name = values["name"] if isinstance(values["name"], str) else path.stem
+    if name == AGENT_NAME:
+        source.complain(("name",), f"{AGENT_NAME!r} is the agent of `chordage drill`: give another name")
     if (fault := source.error) is not None:
         return AgentFile(source=source, name=name, fault=fault, draft=replace(spec, name=name), reads=reader.reads)
     return AgentFile(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
 
 if TYPE_CHECKING:
-    from chordage.orchestrator.gateways.ports import ResultReader, TaskFile
+    from chordage.orchestrator.gateways.ports import Executions, ResultReader, TaskFile
 
 NOTE_LENGTH = 500  # characters of one progress note: it is shown in a line
 
@@ -75,6 +75,7 @@ class Context:
     decision: Any = None  # the answer, where the call asked for a decision and runs again
     task: TaskFile | None = None  # the file of the task that the turn belongs to
     results: ResultReader | None = None  # of earlier calls of the thread, to be read in parts
+    executions: Executions | None = None  # of a canary of `chordage drill`
     on_progress: Callable[[str], None] = _discard
     _cancelled: bool = field(default=False, init=False)
 

@@ -175,6 +175,7 @@ def _context(order: CallOrder, attempt: int) -> tuple[Context, Reports]:
         decision=order.decision,
         task=order.task,
         results=order.results,
+        executions=order.executions,
         on_progress=reports.put,
     )
     return context, reports

@@ -16,8 +16,8 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
-# By hand: CHORDAGE_DRILL=20 for an outage of 20 s, with more turns; CHORDAGE_DRILL_ON=sqlite on the other database.
-OUTAGE = float(os.environ.get("CHORDAGE_DRILL", "0.5"))
+# By hand: BUS_DRILL=20 for an outage of 20 s, with more turns; BUS_DRILL_ON=sqlite on the other database.
+OUTAGE = float(os.environ.get("BUS_DRILL", "0.5"))
 IS_DRILL = OUTAGE >= 5
 TURNS = 200 if IS_DRILL else 8
 QUICK = {
@@ -46,7 +46,7 @@ def entries(rig, name=""):
 
 @pytest.mark.postgres
 def test_what_leaves_survives_redis_receivers_and_workers(make_rig, migrated_database_url, receiver):
-    rig = make_rig(migrated_database_url(os.environ.get("CHORDAGE_DRILL_ON", "postgres")), appendonly=False, **QUICK)
+    rig = make_rig(migrated_database_url(os.environ.get("BUS_DRILL_ON", "postgres")), appendonly=False, **QUICK)
     workers = [rig.worker(f"turns-{n}", "--role", "all", "--concurrency", "8") for n in range(2)]
     rig.ready()
 

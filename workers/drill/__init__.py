@@ -1,0 +1,1 @@
+"""`chordage drill`: a game day on a live fleet."""
