@@ -31,6 +31,7 @@ class Audited(StrEnum):
     DELIVERY_RETRIED = "delivery_retried"
     PRUNED = "pruned"
     ERASED = "erased"  # a thread, or all of a sender
+    AGENT_ADOPTED = "agent_adopted"  # by its open runs: the newest version
     WORK_RUN = "work_run"  # a task, a chore or the will, out of its time
 
 

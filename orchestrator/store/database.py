@@ -184,14 +184,19 @@ def limits(hold: float) -> dict[str, str]:
     return {name: f"{round(1000 * seconds)}ms" for name, seconds in limits.items()}
 
 
+def _limits_of(tx: Connection) -> list[str]:
+    """What limits a transaction of PostgreSQL."""
+    raw: Any = tx.connection.dbapi_connection
+    return [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= pipeline.SINCE_17 else [])]
+
+
 @contextmanager
 def without_limits(tx: Connection) -> Iterator[None]:
     """A transaction that may take any time, and wait any time for a lock."""
     raw: Any = tx.connection.dbapi_connection
     if tx.dialect.name == "postgresql":
-        names = [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= pipeline.SINCE_17 else [])]
         with tx.begin():
-            for name in names:
+            for name in _limits_of(tx):
                 tx.execute(text(f"SET LOCAL {name} = 0"))
             yield
         return
@@ -355,14 +360,16 @@ class Store:
     def autocommit(self) -> Iterator[Tx]:
         """Statements of PostgreSQL that cannot be in a transaction, without limits."""
         with self._open(self.plain, begins=False) as tx:
-            names = limits(0)
-            for name in names:
+            before = {name: tx.exec_driver_sql(f"SHOW {name}").scalar_one() for name in _limits_of(tx)}
+            for name in before:
                 tx.exec_driver_sql(f"SET {name} = 0")
             try:
                 yield tx
-            finally:
-                for name in names:
-                    tx.exec_driver_sql(f"RESET {name}")
+            except BaseException:
+                tx.invalidate()  # no other transaction may find it without limits
+                raise
+            for name, value in before.items():
+                tx.exec_driver_sql(f"SET {name} = '{value}'")
 
     def read(self) -> AbstractContextManager[Tx]:
         """Statements that are each a transaction of their own; each sees what is committed when it runs."""

@@ -311,6 +311,19 @@ def test_indexes_are_built_while_others_write(empty):
     assert ("CONCURRENTLY" in made) is empty.is_postgres
 
 
+@pytest.mark.postgres
+def test_an_index_is_built_without_the_limits_of_other_statements(databases, make_database_url):
+    store = Store(make_database_url(databases.empty, "postgres"), hold=0.3, pool_size=1)
+    names = ("statement_timeout", "transaction_timeout")
+
+    with store.autocommit() as tx:
+        tx.execute(text("SELECT pg_sleep(0.5)"))
+
+    with store.read() as tx:
+        assert [tx.execute(text(f"SHOW {name}")).scalar() for name in names] == ["300ms"] * 2
+    store.close()
+
+
 EXPANDING = {"add_column", "create_table", "bulk_insert", "get_bind", "execute"}
 
 
