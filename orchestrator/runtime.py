@@ -1,4 +1,13 @@
-"""What a stage may use: built once per process, never changed, and all there is."""
+"""What a stage may use: built once per process, never changed, and all there is.
+
+A run continues with the definition of its agent with which it began, which it names by its digest (`agent_of`). Where
+that is the version of today, nothing is read. Otherwise it is read from `agent_versions` once in each process, and what
+it hides, such as secrets, is taken from today's file. So are what no definition has: the code of tools, plugins and
+strategies, MCP servers, how models are reached, and prices. An agent whose file is broken or gone stops all its runs.
+
+Failure: the row of a version was never written, or another release wrote it in a way that this one cannot read. Then
+its runs continue with the version of today. Each reply names the version it was made with, so that this shows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from chordage.orchestrator.core.agent import AgentSpec
+import structlog
+
+from chordage.orchestrator.core.agent import AgentSpec, WhenChanged
+from chordage.orchestrator.core.agent_versions import OfAgent, restored
 from chordage.orchestrator.core.arrivals import QueueBound
 from chordage.orchestrator.core.bus import BusRules
 from chordage.orchestrator.core.deliveries import DeliveryRules, ReplyBounds
@@ -34,7 +46,10 @@ from chordage.orchestrator.gateways.ports import (
 )
 from chordage.orchestrator.gateways.schedules.room_work import RoomWork
 from chordage.orchestrator.gateways.steadiness import Steadiness
-from chordage.orchestrator.store.database import Store
+from chordage.orchestrator.store import agent_versions
+from chordage.orchestrator.store.database import Store, Tx
+
+log = structlog.get_logger()
 
 NO_PLUGINS = NoPlugins()
 
@@ -73,6 +88,7 @@ class Runtime:
     patrol: Patrol = field(default_factory=Patrol)
     version: str | None = None  # of Chordage
     noted_versions: set[str] = field(default_factory=set)  # digests of agents that this process has put on record
+    pinned_agents: dict[str, tuple[AgentSpec, AgentSpec]] = field(default_factory=dict)  # by digest: today's, and it
     durations: ToolDurations = field(default_factory=ToolDurations)
     heart: Store | None = None  # for the heartbeat alone, so that it waits for no connection; None: `store`
     steadiness: Steadiness | None = None  # None: leases of others are judged at any time
@@ -93,6 +109,29 @@ class Runtime:
 
     def now(self) -> datetime:
         return self.clock()
+
+    def agent_of(self, of: OfAgent, tx: Tx | None = None) -> AgentSpec:
+        """The agent of a run. `tx`: where the caller has a connection already. Raises what `Agents.get` raises."""
+        today, digest = self.agents.get(of.agent), of.agent_digest
+        if digest is None or digest == today.digest or today.when_changed is WhenChanged.FOLLOW:
+            return today
+        known = self.pinned_agents.get(digest)
+        if known is None or known[0] is not today:
+            known = self.pinned_agents[digest] = (today, self._stored(of.agent, digest, today, tx))
+        return known[1]
+
+    def _stored(self, name: str, digest: str, today: AgentSpec, tx: Tx | None) -> AgentSpec:
+        if tx is None:
+            with self.store.read() as reading:
+                version = agent_versions.load(reading, name, digest)
+        else:
+            version = agent_versions.load(tx, name, digest)
+        spec = None if version is None else restored(version, today)
+        if spec is None:
+            why = "not on record" if version is None else "of another release, or it hides what today's file lacks"
+            log.warning("runs continue with the version of today", agent=name, version=digest, theirs=why)
+            return today
+        return spec
 
     def has_plugins(self, agent: AgentSpec) -> bool:
         return bool(self.plugin_sets(agent).ids)

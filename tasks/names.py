@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+WIRE = 1  # of the messages that this version understands; what raises it: newer_messages.py
+NEEDS = "chordage_needs"  # the header of a message that takes more than the first: the WIRE that its workers need
+
 SUBMIT = "turns.submit"
 CANCEL = "turns.cancel"
 DECIDE = "turns.decide"

@@ -43,7 +43,7 @@ class WakeUp:
     queue: str
     kwargs: Mapping[str, Any]
     shown: Mapping[str, str]
-    headers: Mapping[str, str] = field(default_factory=dict)  # of ours, which a worker need not know
+    headers: Mapping[str, str | int] = field(default_factory=dict)  # of ours, which an old worker need not know
     id: str = field(default_factory=uuid)
     group: str | None = None
     place: int | None = None  # in its group

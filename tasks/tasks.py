@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 SOURCE = "celery"
 SPACE = message.CALLERS  # everyone who may write to the broker: no credential tells callers apart
+NEWER = "chordage.tasks.newer_messages"  # workers import it: it takes the most of Celery
 REDACTED = "chordage.tasks.redacted_request:RedactedRequest"
 PAUSE = 1.0  # seconds between two tries to store a message while the database is away
 BROKEN_AGENT = Backoff(first=1.0, longest=15.0)  # ... while its agent is broken
@@ -42,6 +43,7 @@ class StageTask(Task):  # type: ignore[type-arg]  # Celery's class is generic fo
     """A Celery task with a runtime and a courier."""
 
     abstract = True
+    Strategy = f"{NEWER}:of_this_version"
     max_retries = None  # a message that is retried after a pause is retried until it can be stored
     throws = (BrokenAgent, Unavailable)  # logged in one line; the work waits, and rescue sends it again
     build_runtime: Callable[[], Runtime]
@@ -168,6 +170,7 @@ def _may_carry_on(task: StageTask, group: Group) -> bool:
 
 def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> None:
     base.courier = Courier(app)
+    # Wake-ups take arguments that a newer version adds, and ignore them (tasks/newer_messages.py).
     # `throws`: a refusal is an answer, not a failure to log.
     throws = (*base.throws, UserError)
     of_others: dict[str, Any] = {"base": base, "bind": True, "shared": False, "Request": REDACTED, "throws": throws}
@@ -187,7 +190,7 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
         return admitted.turn_id
 
     @app.task(name=names.DECIDE, **of_others, ignore_result=False)
-    def decide(self: StageTask, decisions: list[dict[str, Any]]) -> list[str]:
+    def decide(self: StageTask, /, decisions: list[dict[str, Any]]) -> list[str]:
         """Answer questions about calls, all of them or none. The result is the ids of the answers, in their order; a
         redelivered message finds those that are there.
         """
@@ -208,59 +211,61 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
 
     # A consumer asks several times a second, and the answer holds texts: monitors get no events of it.
     @app.task(name=names.HELD, **of_others, ignore_result=False, send_events=False)
-    def held(self: StageTask, turn: str) -> dict[str, Any]:
+    def held(self: StageTask, /, turn: str) -> dict[str, Any]:
         """What is held, for its consumer."""
         return views.as_json(views.stepped(self.runtime.store, turn, space=SPACE))
 
     @app.task(name=names.STEP_ON, base=base, bind=True, shared=False)
-    def step_on(self: StageTask, run: str) -> None:
+    def step_on(self: StageTask, /, run: str, **_newer: Any) -> None:
         self.follow(stages.step_on(self.runtime, run))
 
     @app.task(name=names.CANCEL, **of_others)
-    def cancel(self: StageTask, turn: str, reason: str | None = None) -> None:
+    def cancel(self: StageTask, /, turn: str, reason: str | None = None) -> None:
         self.courier.send(stages.cancel_turn(self.runtime, turn, reason, space=SPACE)[1])
 
     @app.task(name=names.COMPACT, **of_others)
-    def compact(self: StageTask, thread: str) -> None:
+    def compact(self: StageTask, /, thread: str) -> None:
         """Before the next model call on the thread, replace the older part of its history by a summary."""
         _stored(self, lambda: stages.ask_to_compact(self.runtime, message.placed(SPACE, thread)))
 
     @app.task(name=names.DISPATCH, base=base, bind=True, shared=False)
-    def dispatch(self: StageTask, group: str, turn: str | None = None, thread: str | None = None) -> None:
+    def dispatch(
+        self: StageTask, /, group: str, turn: str | None = None, thread: str | None = None, **_newer: Any
+    ) -> None:
         hint = Hint(turn, thread) if turn and thread else None
         self.follow(stages.dispatch(self.runtime, Group(group), hint))
 
     @app.task(name=names.ADVANCE, base=base, bind=True, shared=False)
-    def advance(self: StageTask, run: str) -> None:
+    def advance(self: StageTask, /, run: str, **_newer: Any) -> None:
         self.follow(stages.advance(self.runtime, run))
 
     @app.task(name=names.CALL_MODEL, base=base, bind=True, shared=False)
-    def call_model(self: StageTask, run: str, step: int) -> None:
+    def call_model(self: StageTask, /, run: str, step: int, **_newer: Any) -> None:
         self.follow(stages.call_model(self.runtime, run, step), has_called_model=True)
 
     @app.task(name=names.COMMIT_ROUND, base=base, bind=True, shared=False)
-    def commit_round(self: StageTask, run: str, step: int) -> None:
+    def commit_round(self: StageTask, /, run: str, step: int, **_newer: Any) -> None:
         self.follow(stages.commit_round(self.runtime, run, step))
 
     @app.task(name=names.BULK, base=base, bind=True, shared=False)
-    def bulk(self: StageTask, job: str) -> None:
+    def bulk(self: StageTask, /, job: str, **_newer: Any) -> None:
         self.courier.send(stages.continue_bulk(self.runtime, job))
 
     # Ticks, and tasks of no thread: without send_events=False, three quarters of the tasks in Flower would be these.
     @app.task(name=names.RESCUE, base=base, bind=True, shared=False, send_events=False)
-    def rescue(self: StageTask) -> None:
+    def rescue(self: StageTask, /, **_newer: Any) -> None:
         self.courier.send(stages.rescue(self.runtime))
 
     @app.task(name=names.PULSE, base=base, bind=True, shared=False, send_events=False)
-    def pulse(self: StageTask) -> None:
+    def pulse(self: StageTask, /, **_newer: Any) -> None:
         self.courier.send(tick(self.runtime))
 
     @app.task(name=names.PROJECT, base=base, bind=True, shared=False, send_events=False)
-    def project(self: StageTask) -> None:
+    def project(self: StageTask, /, **_newer: Any) -> None:
         self.courier.send(stages.project(self.runtime))
 
     @app.task(name=names.DELIVER, base=base, bind=True, shared=False, send_events=False)
-    def deliver(self: StageTask) -> None:
+    def deliver(self: StageTask, /, **_newer: Any) -> None:
         self.courier.send(stages.deliver(self.runtime))
 
     @app.task(
@@ -268,9 +273,11 @@ def register(app: Celery, base: type[StageTask], *, tool_time_limit: int) -> Non
     )
     def call_tools(
         self: StageTask,
+        /,
         run: str,  # noqa: ARG001 - for people who read the message in Flower
         calls: list[str],
         alone: bool = False,
+        **_newer: Any,
     ) -> list[str]:
         """Carry these calls out, one after the other; each writes its own row. The ids are returned for the chord."""
         context = self.request

@@ -65,7 +65,11 @@ def make_app(settings: Settings, *, own_transport: bool = True) -> Celery:
     app.settings = settings
     address = settings.redis_address
     assert address is not None
-    app.conf.update(celery_settings(settings, ALL_QUEUES), result_backend=chord_backend.url_of(address))
+    app.conf.update(
+        celery_settings(settings, ALL_QUEUES),
+        result_backend=chord_backend.url_of(address),
+        worker_consumer=f"{tasks.NEWER}:TolerantConsumer",
+    )
     if own_transport:
         app.conf.update(transport.settings_of(address))
     _ = app.amqp.producer_pool  # made now: two threads that made it at once would lose its slots to each other

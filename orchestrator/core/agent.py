@@ -60,6 +60,13 @@ class OnUnknown(StrEnum):
     FAIL = "fail"
 
 
+class WhenChanged(StrEnum):
+    """What open runs do when the definition of their agent changes."""
+
+    FINISH = "finish"  # they end with the version with which they began
+    FOLLOW = "follow"  # they continue with the newest
+
+
 class WhileWaiting(StrEnum):
     """What a message does to a run of its thread that waits for a decision."""
 
@@ -178,6 +185,7 @@ class AgentSpec:
     on_unknown: OnUnknown = OnUnknown.ASK
     while_waiting: WhileWaiting | None = None  # None: supersede for chat, hold for the rest
     when_busy: WhenBusy = WhenBusy.ENQUEUE  # for messages without a value of their own
+    when_changed: WhenChanged = WhenChanged.FINISH
     plugins: tuple[PluginUse, ...] = ()
     output: OutputUse | None = None  # None: any text
     plan: PlanSpec = PlanSpec()
@@ -185,6 +193,7 @@ class AgentSpec:
     selectable_models: tuple[str, ...] = ()  # more models that a consumer may choose
     named_models: tuple[str, ...] = ()  # all of the agent's file, also while another model is used
     digest: str = field(default="", compare=False)  # of its version: core/agent_versions.py; empty: not computed here
+    pinned_tools: tuple[str, ...] | None = field(default=None, compare=False)  # of a stored version: its own, by name
 
     def __post_init__(self) -> None:
         if not self.named_models:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from difflib import unified_diff
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Any
+from types import UnionType
+from typing import Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+
+from chordage.orchestrator.core.agent import AgentSpec
 
 FORMAT = 1  # of a definition; another one makes all digests new
 LENGTH = 32  # characters of a digest
@@ -22,7 +25,24 @@ SHOWN = 12  # characters of a digest where people read it
 FINGERPRINT = 8  # characters: a change shows, and the value cannot be found out by trying
 SECRET_WORDS = ("token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "credential")
 FROM_ENVIRONMENT = "_env"  # at the end of a key: its value is the name of a variable
-NOT_IN_DEFINITION = frozenset({"named_models", "digest"})  # fields of an agent that are made of the others
+# Fields of an agent that are made of the others.
+NOT_IN_DEFINITION = frozenset({"named_models", "digest", "pinned_tools"})
+
+
+class OfAgent(Protocol):
+    """What says which agent a run has, and in which version; None: not known. A run itself does."""
+
+    @property
+    def agent(self) -> str: ...
+    @property
+    def agent_digest(self) -> str | None: ...
+
+
+class AgentPin(NamedTuple):
+    """As far as a caller has it without its run."""
+
+    agent: str
+    agent_digest: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +113,71 @@ def _defaults(kind: type[Any]) -> dict[str, Any]:
 
 def fingerprint(value: Any) -> dict[str, str]:
     return {"fingerprint": _digest(json.dumps(plain(value), sort_keys=True))[:FINGERPRINT]}
+
+
+# An agent as it was in a version.
+
+
+def restored(version: AgentVersion, today: AgentSpec) -> AgentSpec | None:
+    """What is hidden in the version has its value of today. None: it cannot be made, because another release has
+    written it, or today's file has no value at that place.
+    """
+    definition = version.definition
+    if definition.get("format", FORMAT) != FORMAT:
+        return None
+    try:
+        spec: AgentSpec = _instance(AgentSpec, definition["agent"], today)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return replace(spec, digest=version.digest, pinned_tools=tuple(definition.get("tools", ())))
+
+
+def _instance(kind: type[Any], stored: Mapping[str, Any], today: Any) -> Any:
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.name in stored]
+    return kind(**{name: _read(hints[name], stored[name], getattr(today, name, None)) for name in names})
+
+
+def _read(hint: Any, stored: Any, today: Any) -> Any:
+    """`today`: what is at the same place in today's definition, or None."""
+    if get_origin(hint) is UnionType:
+        hint = get_args(hint)[0]
+    if stored is None:
+        return None
+    item, kind = get_args(hint), get_origin(hint) or hint
+    match stored:
+        case list() if kind is tuple:
+            return tuple(_read(item[0], each, _same(each, today or ())) for each in stored)
+        case Mapping() if is_dataclass(kind):
+            return _instance(hint, stored, today)
+        case Mapping() if item and item[1] is not Any:
+            return {key: _read(item[1], each, (today or {}).get(key)) for key, each in stored.items()}
+        case str() | int() | float() if kind is float or issubclass(kind, Enum):
+            return kind(stored)
+        case _:
+            return _opened("", stored, today)
+
+
+def _same(stored: Any, today: Iterable[Any]) -> Any:
+    """Of today's plugins, the one with that name."""
+    name = stored.get("use") if isinstance(stored, Mapping) else None
+    return next((one for one in today if name is not None and getattr(one, "use", None) == name), None)
+
+
+def _opened(key: str, stored: Any, today: Any) -> Any:
+    """JSON with the values that it hides."""
+    if today is not None and _plain_or_hidden(key, today) == stored:
+        return today
+    match stored:
+        case {"fingerprint": str()} if len(stored) == 1:
+            if today is None:
+                raise KeyError(key)
+            return today
+        case Mapping():
+            todays = today if isinstance(today, Mapping) else {}
+            return {name: _opened(name, each, todays.get(name)) for name, each in stored.items()}
+        case _:
+            return stored
 
 
 # How two versions differ.

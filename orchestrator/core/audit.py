@@ -32,6 +32,7 @@ class Audited(StrEnum):
     PRUNED = "pruned"
     ERASED = "erased"  # a thread, or all of a sender
     DRILLED = "drilled"  # `chordage drill` broke something of the fleet
+    AGENT_ADOPTED = "agent_adopted"  # by its open runs: the newest version
     WORK_RUN = "work_run"  # a task, a chore or the will, out of its time
 
 

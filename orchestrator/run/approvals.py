@@ -13,6 +13,7 @@ from typing import Any
 
 from chordage.orchestrator.core import message, text
 from chordage.orchestrator.core.agent import AgentSpec, ToolMode
+from chordage.orchestrator.core.agent_versions import AgentPin
 from chordage.orchestrator.core.approvals import (
     Action,
     Decision,
@@ -115,10 +116,12 @@ def _check(rt: Runtime, request: DecisionRequest, asked: Suspension) -> None:
 def _misfit(rt: Runtime, asked: Suspension, arguments: dict[str, Any]) -> str | None:
     with rt.store.read() as tx:
         call = calls.load(tx, asked.call_id)
+        run = runs.load(tx, asked.run_id)
         tool = client_tools.of_call(tx, call) if call is not None and is_with_caller(call) else None
     if tool is not None:
         return client_tools.invalid(tool, arguments)
-    return invalid_arguments(rt, rt.agents.get(asked.agent), asked.tool, arguments)
+    of = AgentPin(asked.agent, None) if run is None else run
+    return invalid_arguments(rt, rt.agent_of(of), asked.tool, arguments)
 
 
 def _check_storable(request: DecisionRequest, limit: int) -> None:
@@ -220,7 +223,7 @@ def _continue_run(unit: Unit, run: Run) -> None:
 
 def _join_round(unit: Unit, run: Run) -> None:
     try:
-        agent = unit.rt.agents.get(run.agent)
+        agent = unit.rt.agent_of(run, unit.tx)
     except UserError:  # its file is being edited: the decision is applied after the round
         return
     if not agent.stream or agent.tool_mode is not ToolMode.PARALLEL:

@@ -95,7 +95,7 @@ def _above(tx: Tx, rt: Runtime, run: Run) -> Iterator[tuple[Run, float]]:
     """The open runs above it that have a limit."""
     above = run
     while above.kin is not None and (parent := runs.load(tx, above.kin.parent_run)) is not None:
-        limit = _limit(_agent(rt, parent), parent)
+        limit = _limit(_agent(rt, parent, tx), parent)
         if limit is not None and parent.status is not RunStatus.DONE:
             yield parent, limit
         above = parent
@@ -110,10 +110,10 @@ def _of_parent(tx: Tx, parent: Run, limit: float, now: datetime) -> Deadline:
     return Deadline(run=parent, at=now + timedelta(seconds=limit) - worked, ending=ending)
 
 
-def _agent(rt: Runtime, run: Run) -> AgentSpec | None:
+def _agent(rt: Runtime, run: Run, tx: Tx) -> AgentSpec | None:
     """None: it cannot be loaded now, so that only the limit of the turn counts."""
     try:
-        return rt.agents.get(run.agent)
+        return rt.agent_of(run, tx)
     except UserError:
         return None
 
@@ -149,8 +149,8 @@ def sweep(rt: Runtime) -> list[Intent]:
     now = rt.now()
     limited = [name for name in rt.agents.names() if _has_limit(rt, name)]
     with rt.store.read() as tx:
-        working = runs.maybe_limited(tx, limited, before=now - GRACE)
-        deadlines = [_earliest(tx, rt, run, _agent(rt, run)) for run in working]
+        working = runs.maybe_limited(tx, limited, rt.agents.digests(), before=now - GRACE)
+        deadlines = [_earliest(tx, rt, run, _agent(rt, run, tx)) for run in working]
     late = {limit.run.id for limit in deadlines if limit is not None and limit.at + GRACE <= now}
     return [intent for run_id in sorted(late) for intent in _end_late(rt, run_id)]
 
@@ -175,7 +175,7 @@ def _end_late(rt: Runtime, run_id: str) -> list[Intent]:
 
 def _overrun(unit: Unit, run: Run) -> Ending | None:
     """As it is now that the run is locked. It may wait, with or without sub-agents at work."""
-    limit = _limit(_agent(unit.rt, run), run)
+    limit = _limit(_agent(unit.rt, run, unit.tx), run)
     if limit is None:
         return None
     late = replace(_of_parent(unit.tx, run, limit, unit.now), ending=out_of_time(limit))

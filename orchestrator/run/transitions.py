@@ -141,7 +141,7 @@ def next_step(rt: Runtime, run: Run, past: History | None = None) -> list[Intent
         return []
     claim = RunClaim(run=run, step=step, token=run.claim_token)
     try:
-        agent = rt.agents.get(run.agent)
+        agent = rt.agent_of(run)
         for each in TRANSITIONS:
             if each.applies(run, agent) and (intents := each.take(rt, claim, agent)) is not None:
                 return intents

@@ -261,7 +261,7 @@ def _make(rt: Runtime, announcement: Announcement) -> None:
 def _inform_plugins(rt: Runtime, run: Run, ending: Ending | None) -> None:
     """The end is on record: nothing that fails here changes it."""
     try:
-        agent = rt.agents.get(run.agent)
+        agent = rt.agent_of(run)
         session = plugins.session_of_end(rt, run, agent, ending) if rt.has_plugins(agent) else None
         if session is not None and session.notes:
             with Unit(rt) as unit:

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import OnUnknown, ToolMode
+from chordage.orchestrator.core.agent_versions import OfAgent
 from chordage.orchestrator.core.approvals import Question, SuspensionStatus
 from chordage.orchestrator.core.errors import UserError
 from chordage.orchestrator.core.groups import Group
@@ -103,7 +104,7 @@ def decided_calls(unit: Unit, run: Run) -> set[str]:
 def suspend_call(
     rt: Runtime,
     call: Call,
-    agent: str,
+    agent: OfAgent,
     token: str | None,
     question: Question,
     *,
@@ -125,7 +126,7 @@ def suspend_call(
         if sequential:
             calls.park_behind(unit.tx, call)
         claim = token if seen_lease is not None else None
-        approvals.ask(unit.tx, suspension_id, _in_question(call, agent), question, unit.now, about_claim=claim)
+        approvals.ask(unit.tx, suspension_id, _in_question(call, agent.agent), question, unit.now, about_claim=claim)
         also(unit)
         shown = {"call": call.id, "suspension": suspension_id, "tool": call.tool, "prompt": question.prompt}
         unit.announce(LiveEvent(run_id=call.run_id, kind="call.suspended", data=shown))
@@ -161,17 +162,17 @@ def ask_before_start(unit: Unit, run: Run, step: int, call: NewCall) -> None:
     approvals.ask(unit.tx, call.suspension_id, about, call.question, unit.now)
 
 
-def is_sequential(rt: Runtime, agent: str) -> bool:
+def is_sequential(rt: Runtime, agent: OfAgent) -> bool:
     """Whether its calls run one after the other, so that one that waits stops those behind it."""
     try:
-        return rt.agents.get(agent).tool_mode is ToolMode.SEQUENTIAL
+        return rt.agent_of(agent).tool_mode is ToolMode.SEQUENTIAL
     except UserError:
         return False
 
 
-def asks_about_unknown(rt: Runtime, agent: str) -> bool:
+def asks_about_unknown(rt: Runtime, agent: OfAgent) -> bool:
     """Whether a person is asked about the outcome of an unsafe call. An agent that cannot be loaded has not refused."""
     try:
-        return rt.agents.get(agent).on_unknown is OnUnknown.ASK
+        return rt.agent_of(agent).on_unknown is OnUnknown.ASK
     except UserError:
         return True

@@ -1,5 +1,6 @@
 """The stages. None calls another: they meet only through intents. docs/explanation/architecture.md has their order."""
 
+from chordage.orchestrator.run.agent_versions import adopt as adopt_version
 from chordage.orchestrator.run.agent_versions import note_all as note_versions
 from chordage.orchestrator.run.arrivals import Admitted
 from chordage.orchestrator.stages.admission import AdmissionResult, admit, admit_all
@@ -66,6 +67,7 @@ __all__ = [
     "ForkPoint",
     "admit",
     "admit_all",
+    "adopt_version",
     "advance",
     "after_lone_call",
     "ask_to_compact",

@@ -131,9 +131,9 @@ def _ask_and_record(
     claim = RunClaim(run=run, step=step, token=token)
     text = StreamedText(rt, run, step)
     try:
-        agent = rt.agents.get(run.agent)
+        agent = rt.agent_of(run)
         if agent.digest:
-            if agent.digest not in rt.noted_versions:
+            if agent.pinned_tools is None and agent.digest not in rt.noted_versions:
                 agent_versions.note(rt, agent)
             claim = replace(claim, digest=agent.digest)
         limit = limits.deadline(rt, run, agent) if run.may_have_timeout(agent.limits) else None

@@ -20,6 +20,7 @@ from functools import partial
 import structlog
 
 from chordage.orchestrator.core.agent import Effect, ToolMode
+from chordage.orchestrator.core.agent_versions import OfAgent
 from chordage.orchestrator.core.approvals import (
     UNDECIDED,
     UNKNOWN_TEXT,
@@ -240,13 +241,13 @@ def _lease(held: Run | Call) -> tuple[object, ...]:
 def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[Intent]:
     poisoned: list[tuple[Run, Call]] = []
     unknown: list[tuple[Run, Call]] = []
-    agents: dict[str, str] = {}
+    pins: dict[str, OfAgent] = {}
     sums: Sums = Counter()
     with Unit(rt) as unit:
         for call in find(unit.tx, limit=BATCH):
             run = runs.load(unit.tx, call.run_id)
             assert run is not None
-            agents[run.id] = run.agent
+            pins[run.id] = run
             if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE and call.worker is not None:
                 unknown.append((run, call))
             elif not _wake_call(unit, call, run, now, sums):
@@ -260,7 +261,7 @@ def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[
         intents = [*intents, *_end_poisoned(rt, run, ending, by=call)]
     for run, call in unknown:
         intents = [*intents, *_close_unknown(rt, run, call)]
-    return _within_concurrency(rt, intents, agents)
+    return _within_concurrency(rt, intents, pins)
 
 
 def _wake_call(unit: Unit, call: Call, run: Run, now: datetime, sums: Sums) -> bool:
@@ -288,9 +289,9 @@ def _close_unknown(rt: Runtime, run: Run, call: Call) -> list[Intent]:
     outcome is unknown.
     """
     log.warning("outcome of an unsafe call is unknown", call=call.id, tool=call.tool, run=run.id, worker=call.worker)
-    if waiting.asks_about_unknown(rt, run.agent):
+    if waiting.asks_about_unknown(rt, run):
         question = about_the_unknown(call.tool)
-        waiting.suspend_call(rt, call, run.agent, call.claim_token, question, seen_lease=call.lease_until)
+        waiting.suspend_call(rt, call, run, call.claim_token, question, seen_lease=call.lease_until)
         return [commit_round(run)]
     with Unit(rt) as unit:
         outcome = CallOutcome(
@@ -304,12 +305,12 @@ def _close_unknown(rt: Runtime, run: Run, call: Call) -> list[Intent]:
     return unit.intents
 
 
-def _within_concurrency(rt: Runtime, intents: Sequence[Intent], agent_of: Mapping[str, str]) -> list[Intent]:
+def _within_concurrency(rt: Runtime, intents: Sequence[Intent], pins: Mapping[str, OfAgent]) -> list[Intent]:
     """Lost calls of an agent that limits how many run at once are sent as one batch, so that the limit holds."""
     kept: list[Intent] = []
     batches: dict[str, CallTool] = {}
     for intent in intents:
-        if not isinstance(intent, CallTool) or not _is_limited(rt, agent_of[intent.run_id]):
+        if not isinstance(intent, CallTool) or not _is_limited(rt, pins[intent.run_id]):
             kept.append(intent)
         elif (before := batches.get(intent.run_id)) is None:
             batches[intent.run_id] = intent
@@ -320,9 +321,9 @@ def _within_concurrency(rt: Runtime, intents: Sequence[Intent], agent_of: Mappin
     return [*kept, *batches.values()]
 
 
-def _is_limited(rt: Runtime, agent: str) -> bool:
+def _is_limited(rt: Runtime, agent: OfAgent) -> bool:
     try:
-        spec = rt.agents.get(agent)
+        spec = rt.agent_of(agent)
     except UserError:
         return True
     return spec.concurrency is not None or spec.tool_mode is ToolMode.SEQUENTIAL

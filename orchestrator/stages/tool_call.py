@@ -17,7 +17,8 @@ from typing import Any
 
 import structlog
 
-from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode
+from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, WhenChanged
+from chordage.orchestrator.core.agent_versions import AgentPin
 from chordage.orchestrator.core.approvals import UNKNOWN_TEXT, Question, about_the_unknown, arrived, seen_by_tool
 from chordage.orchestrator.core.errors import (
     Aborted,
@@ -64,7 +65,7 @@ BROKEN_OFF = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallWork:
     call: Call
-    agent_name: str
+    pin: AgentPin
     agent: AgentSpec | None  # as it was when the call was taken: the tool runs by what its plugins were asked for
     fault: str = ""  # why it could not be loaded
     epoch: int
@@ -220,7 +221,7 @@ def _run_together(rt: Runtime, call_ids: Sequence[str]) -> RanTogether:
         _announce_start(rt, work)
     ended = [(work, result) for work, result in zip(works, series.wait(STAY), strict=True) if result is not None]
     for work, result in ended:
-        rt.durations.note(work.agent_name, work.call.tool, result.seconds)
+        rt.durations.note(work.pin.agent, work.call.tool, result.seconds)
     records = [
         CallEnd(call=work.call, token=None, outcome=_outcome(rt, work, result))
         for work, result in ended
@@ -238,9 +239,9 @@ def _run_together(rt: Runtime, call_ids: Sequence[str]) -> RanTogether:
 
 def _plain(rt: Runtime, loaded: Sequence[CallToRun]) -> list[CallWork] | None:
     """None where any call needs more than to be carried out."""
-    name = loaded[0].agent
+    pin = loaded[0].pin
     try:
-        agent = rt.agents.get(name)
+        agent = rt.agent_of(pin)
     except UserError:
         return None
     is_limited = agent.limits.timeout is not None or loaded[0].may_be_limited
@@ -249,10 +250,7 @@ def _plain(rt: Runtime, loaded: Sequence[CallToRun]) -> list[CallWork] | None:
     if not all(each.is_running and _is_fresh(each.call) for each in loaded):
         return None
     now = rt.now()
-    return [
-        CallWork(call=each.call, agent_name=name, agent=agent, epoch=each.epoch, token=None, began=now)
-        for each in loaded
-    ]
+    return [CallWork(call=each.call, pin=pin, agent=agent, epoch=each.epoch, token=None, began=now) for each in loaded]
 
 
 def _is_fresh(call: Call) -> bool:
@@ -275,13 +273,13 @@ def _finish(rt: Runtime, under_way: UnderWay) -> list[Intent]:
         loaded = calls.load_for_work(tx, under_way.call_id)
     if not loaded:
         return []
-    call, name = loaded[0].call, loaded[0].agent
+    call, pin = loaded[0].call, loaded[0].pin
     try:
-        agent = rt.agents.get(name)
+        agent = rt.agent_of(pin)
     except UserError:  # its file is being edited: no plugin of it has to hear the result
         agent = None
     work = CallWork(
-        call=call, agent_name=name, agent=agent, epoch=loaded[0].epoch, token=under_way.token,
+        call=call, pin=pin, agent=agent, epoch=loaded[0].epoch, token=under_way.token,
         began=call.started_at or rt.now(), limit=_limit(rt, loaded[0], agent), lease_until=call.lease_until,
     )  # fmt: skip
 
@@ -303,15 +301,15 @@ def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
         return None
     (loaded,) = found
     call = loaded.call
-    if not loaded.is_running or not _may_start(rt, call) or (in_doubt and _is_behind(rt, call, loaded.agent)):
+    if not loaded.is_running or not _may_start(rt, call) or (in_doubt and _is_behind(rt, call, loaded.pin)):
         return None
-    agent, fault = _agent(rt, call, loaded.agent)
+    agent, fault = _agent(rt, call, loaded.pin)
     limit, now = _limit(rt, loaded, agent), rt.now()
     token, until = None, None
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
         token, until = rt.new_id(), rt.leases.until(now)
     work = CallWork(
-        call=call, agent_name=loaded.agent, agent=agent, fault=fault, epoch=loaded.epoch, token=token,
+        call=call, pin=loaded.pin, agent=agent, fault=fault, epoch=loaded.epoch, token=token,
         began=call.started_at or now, limit=limit, lease_until=until,
     )  # fmt: skip
     if call.suspension_id:
@@ -321,7 +319,8 @@ def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
 
 def _take_by_claim(rt: Runtime, call_id: str, agent_name: str) -> CallWork | None:
     """Load and claim in one statement a call that needs nothing but to be claimed. As for every claim, the agent is
-    loaded before: the tool begins next. None: it is not claimed, and `_take` looks what there is to do.
+    loaded before: the tool begins next. None: it is not claimed, and `_take` looks what there is to do; so it is where
+    the run began with another version.
     """
     try:
         agent = rt.agents.get(agent_name)
@@ -333,26 +332,33 @@ def _take_by_claim(rt: Runtime, call_id: str, agent_name: str) -> CallWork | Non
     try:
         with Unit(rt, rt.store.single) as unit:
             now, until = unit.now, unit.lease()
-            claimed = calls.claim_new(unit.tx, call_id, token, rt.worker, agent=agent_name, now=now, lease_until=until)
+            claimed = calls.claim_new(
+                unit.tx, call_id, token, rt.worker, agent=agent_name, digest=_version_of(agent), now=now,
+                lease_until=until,
+            )  # fmt: skip
     except Unavailable:  # as in `_claim`
         _unclaim(rt, call_id, token)
         raise
     if claimed is None:
         return None
     return CallWork(
-        call=claimed.call, agent_name=agent_name, agent=agent, epoch=claimed.epoch, token=token, began=now,
-        lease_until=until,
+        call=claimed.call, pin=claimed.pin, agent=agent, epoch=claimed.epoch, token=token, began=now, lease_until=until,
     )  # fmt: skip
 
 
-def _agent(rt: Runtime, call: Call, name: str) -> tuple[AgentSpec | None, str]:
+def _version_of(agent: AgentSpec) -> str | None:
+    """With which the runs began that continue with this agent; None: with any."""
+    return None if agent.when_changed is WhenChanged.FOLLOW else agent.digest
+
+
+def _agent(rt: Runtime, call: Call, pin: AgentPin) -> tuple[AgentSpec | None, str]:
     """The agent, or why it cannot be loaded.
 
     Before the call is claimed: a broken agent may be repaired, or be whole on another worker. Rescue sends for the call
     again.
     """
     try:
-        return rt.agents.get(name), ""
+        return rt.agent_of(pin), ""
     except BrokenAgent as error:
         log.warning("a call waits for a broken agent", call=call.id, run=call.run_id, fault=str(error))
         raise _AgentIsBroken(call.run_id) from error
@@ -376,9 +382,9 @@ def _may_start(rt: Runtime, call: Call) -> bool:
             return False
 
 
-def _is_behind(rt: Runtime, call: Call, agent_name: str) -> bool:
+def _is_behind(rt: Runtime, call: Call, pin: AgentPin) -> bool:
     """Rescue may send for a call whose lease ran out before that of the call ahead of it."""
-    if call.place == 0 or not waiting.is_sequential(rt, agent_name):
+    if call.place == 0 or not waiting.is_sequential(rt, pin):
         return False
     with rt.store.read() as tx:
         return calls.is_behind(tx, call)
@@ -508,7 +514,7 @@ def _keep_failure(rt: Runtime, work: CallWork, error: PluginFailed) -> None:
 def _known_outcome(rt: Runtime, work: CallWork) -> ToolOutcome | None:
     """Of a reconcilable call that was started before: its tool can tell what became of it."""
     if work.call.effect is Effect.RECONCILABLE and work.call.status is CallStatus.RUNNING:
-        return rt.tools.reconcile(work.agent or rt.agents.get(work.agent_name), _order(rt, work))
+        return rt.tools.reconcile(work.agent or rt.agent_of(work.pin), _order(rt, work))
     return None
 
 
@@ -522,7 +528,7 @@ def _run_in_time(rt: Runtime, work: CallWork, tracked: InFlightWork, run: RunToo
         outcome = run(rt, work, tracked)
     except OutOfTime:
         return ToolOutcome(code=TIMEOUT, content=BROKEN_OFF)
-    rt.durations.note(work.agent_name, work.call.tool, outcome.seconds)
+    rt.durations.note(work.pin.agent, work.call.tool, outcome.seconds)
     return outcome
 
 
@@ -571,7 +577,7 @@ def _settle(rt: Runtime, work: CallWork, outcome: ToolOutcome, session: PluginSe
     question = outcome.question or _question_about_unknown(rt, work, outcome)
     if question is not None:
         also = partial(_store_notes, session=session)
-        if not waiting.suspend_call(rt, call, work.agent_name, work.token, question, also=also):
+        if not waiting.suspend_call(rt, call, work.pin, work.token, question, also=also):
             log.warning("late question refused", call=call.id, run=call.run_id)
         return []
     record = _outcome(rt, work, outcome)
@@ -646,7 +652,7 @@ def _answer_question(rt: Runtime, work: CallWork, record: CallOutcome, session: 
 
 def _question_about_unknown(rt: Runtime, work: CallWork, outcome: ToolOutcome) -> Question | None:
     """A person may know the outcome, unless the agent says not to ask."""
-    if outcome.code != OUTCOME_UNKNOWN or not waiting.asks_about_unknown(rt, work.agent_name):
+    if outcome.code != OUTCOME_UNKNOWN or not waiting.asks_about_unknown(rt, work.pin):
         return None
     return about_the_unknown(work.call.tool)
 

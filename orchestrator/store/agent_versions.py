@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import and_, delete, func, select, update
 
 from chordage.orchestrator.core.agent_versions import AgentVersion
 from chordage.orchestrator.store.database import Tx
@@ -72,6 +73,19 @@ def load(tx: Tx, agent: str, digest: str) -> AgentVersion | None:
         select(agent_versions.c.definition).where(agent_versions.c.digest == digest, agent_versions.c.agent == agent)
     ).first()
     return None if row is None else AgentVersion(digest=digest, agent=agent, definition=row.definition)
+
+
+def adopt(tx: Tx, agent: str, digest: str) -> dict[str, int]:
+    """Open runs of the agent that belong to another version, or to one that is not known, belong to this one from now
+    on: how many of each did. They are locked first, in the order of all.
+    """
+    older = and_(OPEN_RUNS, runs.c.agent == agent, func.coalesce(runs.c.agent_digest, "") != digest)
+    before = tx.execute(
+        select(runs.c.id, runs.c.agent_digest).where(older).order_by(runs.c.id.desc()).with_for_update()
+    )
+    moved = {row.id: row.agent_digest or "" for row in before}
+    tx.execute(update(runs).where(runs.c.id.in_(moved), older).values(agent_digest=digest))
+    return Counter(moved.values())
 
 
 def in_use(tx: Tx) -> dict[str, Mapping[str, str]]:

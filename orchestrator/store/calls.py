@@ -26,10 +26,12 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    type_coerce,
     update,
 )
 
 from chordage.orchestrator.core.agent import Effect
+from chordage.orchestrator.core.agent_versions import AgentPin
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, IN_FLIGHT_CALL, OPEN_CALL, CallStatus, sources
@@ -70,7 +72,7 @@ class CallToRun:
     """A call, and what a worker has to know of its run before it carries the call out."""
 
     call: Call
-    agent: str
+    pin: AgentPin
     epoch: int
     is_running: bool
     may_be_limited: bool  # its turn or a run above it may have a time limit, whatever its agent has
@@ -80,6 +82,7 @@ _TO_RUN = (
     select(
         *COLUMNS,
         runs.c.agent.label("run_agent"),
+        runs.c.agent_digest.label("run_digest"),
         runs.c.status.label("run_status"),
         runs.c.epoch.label("run_epoch"),
         or_(runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None)).label("run_limited"),
@@ -103,8 +106,8 @@ def load_for_work(tx: Tx, *call_ids: str) -> list[CallToRun]:
 
 def _to_run(row: Mapping[str, Any]) -> CallToRun:
     return CallToRun(
-        call=_from_row(row), agent=row["run_agent"], epoch=row["run_epoch"], is_running=row["run_status"] == "running",
-        may_be_limited=bool(row["run_limited"]),
+        call=_from_row(row), pin=AgentPin(row["run_agent"], row["run_digest"]), epoch=row["run_epoch"],
+        is_running=row["run_status"] == "running", may_be_limited=bool(row["run_limited"]),
     )  # fmt: skip
 
 
@@ -486,6 +489,7 @@ def claim(tx: Tx, call: Call, token: str, worker: str, *, now: datetime, lease_u
     return tx.execute(claimed).rowcount == 1
 
 
+_DIGEST = type_coerce(bindparam("digest", type_=runs.c.agent_digest.type), runs.c.agent_digest.type)
 _OF_ITS_RUN = runs.c.id == calls.c.run_id
 _CLAIM_NEW = PreparedStatement(
     update(calls)
@@ -501,6 +505,7 @@ _CLAIM_NEW = PreparedStatement(
         .where(
             _OF_ITS_RUN, STILL_RUNNING, runs.c.agent == bindparam("of_agent"), runs.c.timeout_ms.is_(None),
             runs.c.parent_run.is_(None),
+            func.coalesce(runs.c.agent_digest, "") == func.coalesce(_DIGEST, runs.c.agent_digest, ""),
         )
         .scalar_subquery()
         .is_not(None),
@@ -514,19 +519,32 @@ _CLAIM_NEW = PreparedStatement(
 
 
 def claim_new(
-    tx: Tx, call_id: str, token: str, worker: str, *, agent: str, now: datetime, lease_until: datetime
+    tx: Tx,
+    call_id: str,
+    token: str,
+    worker: str,
+    *,
+    agent: str,
+    digest: str | None,
+    now: datetime,
+    lease_until: datetime,
 ) -> CallToRun | None:
     """Load and claim a call of this agent that starts on record, that is as it was inserted, and whose run has no time
-    limit. It is returned as it was before. None: nothing is claimed; `load_for_work` tells more.
+    limit and began with the version `digest`; None: with any. It is returned as it was before. None: nothing is
+    claimed; `load_for_work` tells more.
     """
-    binds = {"call": call_id, "of_agent": agent, "token": token, "by_worker": worker, "now": now, "until": lease_until}
+    binds = {
+        "call": call_id, "of_agent": agent, "digest": digest, "token": token, "by_worker": worker, "now": now,
+        "until": lease_until,
+    }  # fmt: skip
     row = _CLAIM_NEW.first(tx, binds)
     if row is None:
         return None
     as_before = {"status": CallStatus.NEW, "claim_token": None, "worker": None, "started_at": None}
     return CallToRun(
-        call=_from_row({**row, **as_before}), agent=agent, epoch=row["run_epoch"], is_running=True, may_be_limited=False
-    )
+        call=_from_row({**row, **as_before}), pin=AgentPin(agent, digest), epoch=row["run_epoch"], is_running=True,
+        may_be_limited=False,
+    )  # fmt: skip
 
 
 def unclaim(tx: Tx, call_id: str, token: str | None, now: datetime) -> None:

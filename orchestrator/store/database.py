@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,6 +62,7 @@ NO_JIT = {"jit": "off"}
 # psycopg would prepare what it sends often, and deallocate all prepared statements with each rollback.
 UNPREPARED = {"prepare_threshold": None}
 SESSION_SETTINGS = {"search_path": SCHEMA, **INDEX_PLANS, **NO_JIT}
+APPLICATION = "chordage"  # begins the name by which PostgreSQL lists our connections; behind it the release
 SWITCH = "chordage_pipeline"  # in the query of a URL: on, or off for a pooler in transaction mode
 CONNECT_ARGS: Mapping[str, Any] = {**UNPREPARED, "connect_timeout": 5, **KEEPALIVES}
 DRIVERS = {
@@ -182,14 +184,19 @@ def limits(hold: float) -> dict[str, str]:
     return {name: f"{round(1000 * seconds)}ms" for name, seconds in limits.items()}
 
 
+def _limits_of(tx: Connection) -> list[str]:
+    """What limits a transaction of PostgreSQL."""
+    raw: Any = tx.connection.dbapi_connection
+    return [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= pipeline.SINCE_17 else [])]
+
+
 @contextmanager
 def without_limits(tx: Connection) -> Iterator[None]:
     """A transaction that may take any time, and wait any time for a lock."""
     raw: Any = tx.connection.dbapi_connection
     if tx.dialect.name == "postgresql":
-        names = [*limits(0), *(["transaction_timeout"] if raw.info.server_version >= pipeline.SINCE_17 else [])]
         with tx.begin():
-            for name in names:
+            for name in _limits_of(tx):
                 tx.execute(text(f"SET LOCAL {name} = 0"))
             yield
         return
@@ -209,7 +216,8 @@ def _postgres(url: URL, pool_size: int, hold: float) -> Engine:
     has_pipeline = _has_pipeline(url)
     ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
     start_up = {"options": f"{ours} {options}"} if has_pipeline else {}
-    connect_args = {name: value for name, value in CONNECT_ARGS.items() if name not in url.query}
+    name = {"fallback_application_name": f"{APPLICATION} {version('chordage')}"}
+    connect_args = {name: value for name, value in {**CONNECT_ARGS, **name}.items() if name not in url.query}
     try:
         engine = create_engine(
             url.difference_update_query((SWITCH, "options")),
@@ -342,6 +350,26 @@ class Store:
         """As `write`, for a migration: without limits on its time, or on the wait for another migration."""
         with self._open(self.engine, begins=False) as tx, without_limits(tx):
             yield tx
+
+    @property
+    def builds_concurrently(self) -> bool:
+        """Whether an index can be built while others write. Not behind a pooler that knows only transactions."""
+        return self.is_postgres and _has_pipeline(make_url(self.url))
+
+    @contextmanager
+    def autocommit(self) -> Iterator[Tx]:
+        """Statements of PostgreSQL that cannot be in a transaction, without limits."""
+        with self._open(self.plain, begins=False) as tx:
+            before = {name: tx.exec_driver_sql(f"SHOW {name}").scalar_one() for name in _limits_of(tx)}
+            for name in before:
+                tx.exec_driver_sql(f"SET {name} = 0")
+            try:
+                yield tx
+            except BaseException:
+                tx.invalidate()  # no other transaction may find it without limits
+                raise
+            for name, value in before.items():
+                tx.exec_driver_sql(f"SET {name} = '{value}'")
 
     def read(self) -> AbstractContextManager[Tx]:
         """Statements that are each a transaction of their own; each sees what is committed when it runs."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, Row, and_, func, literal_column, select, text
-from sqlalchemy.schema import CreateIndex
+from sqlalchemy import ColumnElement, Row, and_, func, literal_column, select, text
 
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.groups import Group
@@ -32,7 +31,6 @@ from chordage.orchestrator.store.schema import (
     caller_keys,
     calls,
     journal,
-    metadata,
     outbox,
     polls,
     processes,
@@ -90,29 +88,6 @@ def unsafe_settings(tx: Tx) -> list[str]:
     names = ("fsync", "full_page_writes", "synchronous_commit")
     values = tx.execute(select(*(func.current_setting(name) for name in names))).one()
     return [name for name, value in zip(names, values, strict=True) if value == "off"]
-
-
-def missing_indexes(tx: Tx) -> dict[str, str]:
-    """Indexes of the schema that are not there, or that PostgreSQL does not use because building them failed: each with
-    the statements that make it.
-    """
-    if tx.dialect.name == "postgresql":
-        usable = text(
-            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND i.indisvalid"
-        )
-    else:
-        usable = text("SELECT name FROM sqlite_master WHERE type = 'index'")
-    there = set(tx.execute(usable).scalars())
-    indexes = {str(index.name): index for table in metadata.tables.values() for index in table.indexes}
-    return {name: _made_again(tx, indexes[name]) for name in sorted(indexes.keys() - there)}
-
-
-def _made_again(tx: Tx, index: Index) -> str:
-    made = " ".join(str(CreateIndex(index).compile(dialect=tx.dialect)).split())
-    if tx.dialect.name == "postgresql":
-        made = made.replace(" INDEX ", " INDEX CONCURRENTLY ", 1)  # writers need not wait
-    return f"DROP INDEX IF EXISTS {index.name}; {made};"
 
 
 # work

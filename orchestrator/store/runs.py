@@ -158,9 +158,12 @@ def untaken(
     return readable_rows(tx.execute(waiting).mappings(), _from_row)
 
 
-def maybe_limited(tx: Tx, agents: Collection[str], *, before: datetime) -> list[Run]:
-    """Running runs, started before then, that may have a time limit: by their agent, their turn or a run above them."""
-    limited = or_(runs.c.agent.in_(agents), runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None))
+def maybe_limited(tx: Tx, agents: Collection[str], digests: Mapping[str, str], *, before: datetime) -> list[Run]:
+    """Running runs, started before then, that may have a time limit: by their agent, their turn or a run above them.
+    `digests`: of the agents of today; a run with an older version may have any limit.
+    """
+    is_pinned = runs.c.agent_digest.not_in(digests.values())  # not known: false
+    limited = or_(runs.c.agent.in_(agents), is_pinned, runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None))
     started = _LOAD.where(RUNNING_RUNS, runs.c.started_at < before, limited)
     return readable_rows(tx.execute(started).mappings(), _from_row)
 

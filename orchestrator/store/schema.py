@@ -316,7 +316,7 @@ runs = Table(
     Column("max_rounds", Integer),  # from its turn; null: only its agent's
     Column("timeout_ms", BigInteger),
     Column("fork_of", Id),  # from its turn
-    Column("agent_digest", String(64)),  # of the version of its agent with which it started; null: not known
+    Column("agent_digest", String(64)),  # of the version of its agent that it has: runtime.py; null: not known
     Column("children", Integer, nullable=False),  # how many sub-agents it has started
     Column("steers", Integer, nullable=False),  # 1 while a message waits to be taken in at its next step
     Column(

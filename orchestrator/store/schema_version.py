@@ -1,6 +1,14 @@
 """The version of the schema in the database: `chordage migrate` brings it up to date, and every process checks it.
 
-Migrations only go forward. Chordage may share the database of an application: on PostgreSQL its tables are in a schema
+Migrations only go forward, in two steps, so that two releases can work side by side. `upgrade` expands: each version
+adds what older code does not see. `contract` removes what only older code needs, when none of it works any more. The
+database has the version to which it was expanded and the oldest whose code can still work with it; code whose own
+version lies between them may start (ADR 69).
+
+Indexes of tables that have rows are built after the transaction, while other processes write. Until they are complete
+the checksum says so: no code of the new version starts, older code works on, and the next `upgrade` builds the rest.
+
+Chordage may share the database of an application: on PostgreSQL its tables are in a schema
 of their own, and its version is in a table that the application's Alembic does not know. The first migration changes
 nothing that exists: it refuses tables that are not ours, and those of an earlier pre-release.
 
@@ -12,11 +20,14 @@ text, which releases of SQLAlchemy may write differently.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -33,38 +44,51 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateIndex, DropIndex
 
 from chordage.orchestrator.core.errors import ConfigError, WrongSchema
-from chordage.orchestrator.store.database import Store, Tx
-from chordage.orchestrator.store.schema import metadata, trigger_statements
+from chordage.orchestrator.store.database import APPLICATION, Store, Tx
+from chordage.orchestrator.store.schema import metadata, processes, trigger_statements
 
 ADVISORY_LOCK = 0x63686F7264  # any number that no other program uses
+INDEX_LOCK = ADVISORY_LOCK + 1  # held while indexes are built
+POLL = 0.2  # seconds between two tries to get it
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 VERSION_TABLE = "chordage_version"
-# Alembic would create it with one column.
+FIRST = "0001"
+UNFINISHED = "unfinished"  # in the place of a checksum: indexes are being built, or that was interrupted
+# Alembic would create it with one column. The last one is not there in databases of the first version that was never
+# contracted; then it is FIRST.
+OLDEST = Column("oldest", String(32))
 versions = Table(
-    VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True), Column("checksum", String(64))
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), primary_key=True),
+    Column("checksum", String(64)),
+    OLDEST,
 )
 # The tables of a pre-release, which kept its version in Alembic's own table.
 PRE_RELEASE_TABLES = {"alembic_version", "turns", "journal", "suspensions", "plugin_state"}
 ALTERNATIVES = "an empty database in CHORDAGE_DATABASE_URL, or on PostgreSQL another schema in CHORDAGE_DATABASE_SCHEMA"
 
 
-class StoredVersion(NamedTuple):
-    """The version that the database was migrated to."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredVersion:
+    """The version that the database was migrated to. `oldest`: that of the oldest code that can work with it."""
 
     version: str
     checksum: str | None
+    oldest: str
 
 
 def newest() -> str:
     return max(_known())
 
 
-def _known() -> set[str]:
-    """Read from the file names: Alembic would import every version, in every process that starts."""
-    names = (re.match(r"v(\d+)_.*\.py$", file.name) for file in VERSIONS.iterdir())
-    return {name[1] for name in names if name}
+def _known() -> dict[str, str]:
+    """The modules by version, from the file names: Alembic would import each of them, in every process that starts."""
+    names = (re.match(r"(v(\d+)_.*)\.py$", file.name) for file in VERSIONS.iterdir())
+    return {name[2]: name[1] for name in names if name}
 
 
 def current(store: Store) -> str | None:
@@ -73,8 +97,18 @@ def current(store: Store) -> str | None:
         return stored.version if stored else None
 
 
+def stored_version(store: Store) -> StoredVersion:
+    """Raises WrongSchema if this code cannot work with the database."""
+    check(store)
+    with store.read() as tx:
+        stored = _stored_version(tx)
+    assert stored is not None
+    return stored
+
+
 def upgrade(store: Store) -> tuple[str | None, str]:
     """The version before and after. Several processes may call it at once: all but the first find nothing to do."""
+    is_unfinished = False
     with store.unlimited() as tx:
         if tx.dialect.name == "postgresql":
             tx.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
@@ -84,12 +118,154 @@ def upgrade(store: Store) -> tuple[str | None, str]:
         if stored is None:
             _refuse_what_is_there(tx)
             versions.create(tx, checkfirst=False)
-        elif stored.version not in _known() or stored.version == newest():
+        elif stored.version not in _known() or (stored.version == newest() and stored.checksum != UNFINISHED):
             _check(tx, stored)
             return stored.version, stored.version
-        _run_alembic(tx)
-        tx.execute(update(versions).values(checksum=checksum(tx.dialect.name)))
+        if stored is None or stored.version != newest():
+            _run_alembic(tx)
+        is_unfinished = store.builds_concurrently and bool(missing_indexes(tx))
+        if not is_unfinished:
+            _build_indexes(tx)
+        made = UNFINISHED if is_unfinished else checksum(tx.dialect.name)
+        tx.execute(update(versions).values(checksum=made))
+    if is_unfinished:
+        _build_concurrently(store)
     return stored.version if stored else None, newest()
+
+
+def contract(store: Store, own: str) -> tuple[str, str]:
+    """Remove what only code of older versions needs; from then on it is refused. The oldest version before and after.
+
+    `own`: the release of this process. Raises WrongSchema while a process of another one lives. One that is started at
+    this very moment may pass its own check before; it then fails at each statement that needs what is gone, changes
+    nothing, and does not start again.
+    """
+    with store.unlimited() as tx:
+        if tx.dialect.name == "postgresql":
+            tx.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
+            tx.execute(text("SET LOCAL lock_timeout = '10s'"))
+        stored = _stored_version(tx)
+        if stored is None:
+            raise WrongSchema("the database is empty: run `chordage migrate`")
+        _check(tx, stored)
+        if stored.version != newest():
+            raise WrongSchema(
+                f"the database is at schema {stored.version}, and this code at {newest()}: run `chordage migrate "
+                "--contract` with the version of chordage that migrated it"
+            )
+        if stored.oldest == newest():
+            return newest(), newest()
+        if others := other_releases(tx, own):
+            raise WrongSchema(
+                f"older code may still be at work: {listed(others)}. Nothing was changed; end these processes, "
+                "then run `chordage migrate --contract` again"
+            )
+        if OLDEST.name not in _version_columns(tx):
+            tx.execute(text(f"ALTER TABLE {VERSION_TABLE} ADD COLUMN {OLDEST.name} VARCHAR(32)"))
+        _run_contractions(tx, stored.oldest)
+        tx.execute(update(versions).values(oldest=newest()))
+    return stored.oldest, newest()
+
+
+def _run_contractions(tx: Tx, oldest: str) -> None:
+    """`contract()` of each version after `oldest`, where it has one."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
+    with Operations.context(MigrationContext.configure(tx)):
+        for version, name in sorted(_known().items()):
+            module: Any = importlib.import_module(f"{__package__}.migrations.versions.{name}")
+            if version > oldest and hasattr(module, "contract"):
+                module.contract()
+
+
+def other_releases(tx: Tx, own: str) -> dict[str, list[str]]:
+    """Processes that carry out work with another release than this, or one that is not known, by release. On PostgreSQL
+    also every other process that is connected, such as servers and commands.
+    """
+    others: dict[str, list[str]] = {}
+    alive = select(processes.c.id, processes.c.version).where(processes.c.gone_at.is_(None))
+    for row in tx.execute(alive.order_by(processes.c.id)):
+        if row.version != own:
+            others.setdefault(row.version or "not known", []).append(row.id)
+    if tx.dialect.name == "postgresql":
+        for name, number in tx.execute(_CONNECTED, {"name": f"{APPLICATION} %"}):
+            release = name.removeprefix(f"{APPLICATION} ")
+            if release != own:
+                others.setdefault(release, []).append(f"{number} connections")
+    return others
+
+
+_CONNECTED = text(
+    "SELECT application_name, count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name LIKE :name GROUP BY 1 ORDER BY 1"
+)
+
+
+def listed(others: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{release} in {', '.join(ids)}" for release, ids in sorted(others.items()))
+
+
+def described(stored: StoredVersion, others: Mapping[str, Sequence[str]]) -> str:
+    """For operators: which code can work with the database, and whether it may be contracted."""
+    if stored.version == stored.oldest:  # and no other, so it is that of this code
+        return stored.version
+    reach = f"{stored.version}, for code of {stored.oldest} and newer"
+    if stored.version != newest():
+        return f"{reach}; this code is of {newest()}"
+    return f"{reach}; to contract, end {listed(others)}" if others else f"{reach}; no older code is at work"
+
+
+def missing_indexes(tx: Tx) -> list[Index]:
+    """Of the schema: not there, or not used by PostgreSQL because building them failed."""
+    if tx.dialect.name == "postgresql":
+        usable = text(
+            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND i.indisvalid"
+        )
+    else:
+        usable = text("SELECT name FROM sqlite_master WHERE type = 'index'")
+    there = set(tx.execute(usable).scalars())
+    indexes = {str(index.name): index for table in metadata.tables.values() for index in table.indexes}
+    return [indexes[name] for name in sorted(indexes.keys() - there)]
+
+
+def statements_for(index: Index, dialect: Dialect) -> tuple[str, str]:
+    """They drop what is left of it, and make it; on PostgreSQL writers need not wait."""
+    dropped = str(DropIndex(index, if_exists=True).compile(dialect=dialect))
+    made = " ".join(str(CreateIndex(index).compile(dialect=dialect)).split())
+    if dialect.name == "postgresql":
+        made = made.replace(" INDEX ", " INDEX CONCURRENTLY ", 1)
+    return " ".join(dropped.split()), made
+
+
+def _build_indexes(tx: Tx) -> None:
+    for index in missing_indexes(tx):
+        tx.execute(DropIndex(index, if_exists=True))
+        tx.execute(CreateIndex(index))
+
+
+def _build_concurrently(store: Store) -> None:
+    """PostgreSQL builds such an index outside any transaction, and waits for every transaction that has read before. So
+    the lock is polled for: who waited for it would be waited for. It is held by a transaction that only ever held a
+    snapshot for an instant, and ends with its process.
+    """
+    while not _built_under_lock(store):
+        time.sleep(POLL)
+
+
+def _built_under_lock(store: Store) -> bool:
+    """False: another process has the lock."""
+    with store.unlimited() as lock:
+        if not lock.execute(text(f"SELECT pg_try_advisory_xact_lock({INDEX_LOCK})")).scalar():
+            return False
+        with store.autocommit() as tx:
+            for index in missing_indexes(tx):
+                for statement in statements_for(index, tx.dialect):
+                    tx.exec_driver_sql(statement)
+        unfinished = update(versions).where(versions.c.version_num == newest(), versions.c.checksum == UNFINISHED)
+        lock.execute(unfinished.values(checksum=checksum(lock.dialect.name)))
+    return True
 
 
 def _run_alembic(tx: Tx) -> None:
@@ -117,6 +293,11 @@ def _check(tx: Tx, stored: StoredVersion) -> None:
     version, wanted = stored.version, newest()
     if version == wanted and stored.checksum == checksum(tx.dialect.name):
         return
+    if version == wanted and stored.checksum == UNFINISHED:
+        raise WrongSchema(
+            f"the migration of the database to schema {version} has not ended: wait for the `chordage migrate` that "
+            "runs, or run it again"
+        )
     if version == wanted:
         raise WrongSchema(
             f"the database was made by an earlier pre-release of chordage: it is at schema {version}, and its tables "
@@ -124,19 +305,30 @@ def _check(tx: Tx, stored: StoredVersion) -> None:
         )
     if version in _known():
         raise WrongSchema(f"the database is at schema {version}, this code needs {wanted}: run `chordage migrate`")
-    if version.isdigit() and int(version) == int(wanted) + 1:
-        return  # the next release has migrated already; this one works on it until it is replaced
-    raise WrongSchema(
-        f"the database is at schema {version}, which this code (at {wanted}) does not know: update chordage"
-    )
+    if not version.isdigit():
+        raise WrongSchema(
+            f"the database is at schema {version}, which this code (at {wanted}) does not know: update chordage"
+        )
+    if stored.oldest > wanted:
+        raise WrongSchema(
+            f"the database is at schema {version} and takes code of schema {stored.oldest} and newer; this code is at "
+            f"{wanted}: update chordage"
+        )
+    # A newer release has expanded it already; this one works on it until it is replaced.
 
 
 def _stored_version(tx: Tx) -> StoredVersion | None:
     """None: the database was never migrated."""
     if VERSION_TABLE not in _tables(tx, _schema(tx)):
         return None
-    row = tx.execute(select(versions)).first()
-    return None if row is None else StoredVersion(version=row.version_num, checksum=row.checksum)
+    row = tx.execute(text(f"SELECT * FROM {VERSION_TABLE}")).mappings().first()  # noqa: S608 - a constant
+    if row is None:
+        return None
+    return StoredVersion(version=row["version_num"], checksum=row["checksum"], oldest=row.get(OLDEST.name) or FIRST)
+
+
+def _version_columns(tx: Tx) -> set[str]:
+    return set(tx.execute(text(f"SELECT * FROM {VERSION_TABLE}")).keys())  # noqa: S608 - a constant
 
 
 def _refuse_what_is_there(tx: Tx) -> None:

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import insert
 
 from chordage.orchestrator import stages, views
-from chordage.orchestrator.core.agent import AgentSpec
-from chordage.orchestrator.core.agent_versions import AgentVersion
+from chordage.orchestrator.core.agent import AgentSpec, Limits, ToolMode, WhenChanged
+from chordage.orchestrator.core.agent_versions import AgentPin, AgentVersion
 from chordage.orchestrator.core.audit import CLI
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.presence import Process
 from chordage.orchestrator.core.pruning import limits_for
+from chordage.orchestrator.run import limits
 from chordage.orchestrator.store import agent_versions, schema
 from chordage.workers.doctor import fleet
 from support.examining import context_of
@@ -94,29 +95,123 @@ def test_a_file_that_changed_just_before_such_a_start_is_not_missed(world):
     assert {digests(world, first)[0], digests(world, second)[0]} == {OLD, NEW}
 
 
-def test_a_file_that_changes_while_a_run_works_counts_from_its_next_reply(world):
+def wait_for_a_person(world: World, agent: AgentSpec = FIRST) -> str:
+    """A run waits; then the file of its agent is changed."""
+    edit(world, agent)
+    world.models.script, world.tools.asks = rounds_of(1), asks_once(0)
+    turn = world.submit()
+    world.run_dry()
+    edit(world)
+    return turn
+
+
+def test_a_run_ends_with_the_version_it_began_with_and_new_ones_begin_with_the_newest(world):
+    """Under the newest its one round would be one too many."""
+    first = AgentSpec(
+        name="ada", model="fake:old", instructions="Be kind.", tools=("m:old",), digest=OLD,
+        limits=Limits(max_rounds=7, timeout=900), tool_mode=ToolMode.PARALLEL_BATCH,
+    )  # fmt: skip
+    turn = wait_for_a_person(world, first)
+    edit(world, replace(SECOND, limits=Limits(max_rounds=1)))
+
+    approve(world, world.inbox()[0])
+    other = world.submit(thread=None)
+    world.run_dry()
+
+    assert digests(world, turn) == (OLD, [OLD] * 2)
+    used = [agent for agent in world.models.agents if agent.digest == OLD]
+    assert used == [first] * 2
+    assert [prompt.system for prompt in world.models.prompts[:2]] == ["Be kind."] * 2
+    assert views.turn(world.store, turn).disposition == "answered"
+    assert world.row("runs", turn_id=turn)["reason"] == "natural_end"
+    assert digests(world, other)[0] == NEW
+    assert world.models.prompts[-1].system == "Be brief."
+
+
+def test_a_file_that_changes_while_a_run_works_does_not_change_the_run(world):
     world.models.script = rounds_of(1)
     world.tools.before = lambda _order: edit(world)
 
     turn = world.submit()
     world.run_dry()
 
-    assert digests(world, turn) == (OLD, [OLD, NEW])
-    assert recorded(world) == [OLD, NEW]
+    assert digests(world, turn) == (OLD, [OLD, OLD])
+    assert recorded(world) == [OLD]
 
 
-def test_a_run_that_waited_continues_with_the_version_on_disk_and_stays_that_of_its_start(world):
-    world.models.script, world.tools.asks = rounds_of(1), asks_once(0)
-    turn = world.submit()
-    world.run_dry()
-    edit(world)
+def test_a_run_follows_a_file_that_says_so(world):
+    turn = wait_for_a_person(world)
+    edit(world, replace(SECOND, when_changed=WhenChanged.FOLLOW))
 
     approve(world, world.inbox()[0])
-    world.run_dry()
 
     began, replies = digests(world, turn)
     assert (began, replies[0], replies[-1]) == (OLD, OLD, NEW)
     assert world.models.prompts[-1].system == "Be brief."
+
+
+def test_a_stored_version_is_read_once_in_each_process(world):
+    wait_for_a_person(world)
+
+    def statements() -> int:
+        before = world.statements
+        world.runtime.agent_of(AgentPin("ada", OLD))
+        return world.statements - before
+
+    world.runtime.pinned_agents.clear()
+    assert [statements(), statements()] == [1, 0]
+    edit(world, replace(SECOND, instructions="Be silent."))  # what is hidden may have another value now
+    assert [statements(), statements()] == [1, 0]
+
+
+def test_a_version_that_is_not_on_record_gives_way_to_the_newest(world):
+    turn = wait_for_a_person(world)
+    with world.store.write() as tx:
+        tx.execute(schema.agent_versions.delete())
+    world.runtime.pinned_agents.clear()
+
+    approve(world, world.inbox()[0])
+
+    began, replies = digests(world, turn)
+    assert (began, replies[-1]) == (OLD, NEW)
+    assert views.turn(world.store, turn).disposition == "answered"
+
+
+def test_open_runs_adopt_the_newest_version_and_it_is_on_record_who_did_it(world):
+    turn = wait_for_a_person(world)
+    untouched = world.submit(thread=None)
+
+    with world.as_another_process():
+        assert stages.adopt_version(world.runtime, "ada", by=CLI) == {OLD: 1}
+        assert stages.adopt_version(world.runtime, "ada", by=CLI) == {}
+    approve(world, world.inbox()[0])
+    world.run_dry()
+
+    began, replies = digests(world, turn)
+    assert (began, replies[0], replies[-1]) == (NEW, OLD, NEW)
+    assert digests(world, untouched)[0] == NEW
+    (entry,) = [row for row in world.rows("caller_audit") if row["action"] == "agent_adopted"]
+    assert (entry["actor"], entry["about"]) == ("cli", "ada")
+    assert entry["detail"] == {"to": NEW, "runs": 1, "from": [OLD]}
+
+
+def test_a_run_out_of_time_by_its_own_version_is_ended_by_the_sweep(world):
+    """The newest has no limit."""
+    edit(world, replace(FIRST, limits=Limits(timeout=60)))
+    turn = world.submit()
+    while not world.rows("runs", turn_id=turn, status="running"):
+        world.deliver(world.pending.pop(0))
+    with world.as_another_process():
+        stages.note_versions(world.runtime)
+    world.pending.clear()
+    edit(world)
+    world.agents.get("ada")  # as a worker does that looks what there is
+    world.clock.pass_by(3600)
+
+    with world.as_another_process():
+        limits.sweep(world.runtime)
+
+    assert world.row("runs", turn_id=turn)["code"] == "timeout"
 
 
 def test_a_known_version_costs_no_statement(world):
@@ -150,7 +245,9 @@ def test_the_row_of_a_version_is_written_once(world):
 @pytest.mark.parametrize("commit", range(1, 9))
 @pytest.mark.parametrize("before", [True, False])
 def test_a_death_at_any_commit_leaves_the_version_on_record(world, commit, before):
+    """Its file is changed when the first call runs."""
     world.models.script = rounds_of(1)
+    world.tools.before = lambda _order: edit(world)
     turn = world.submit()
     world.die_at, world.die_before = world.commits + commit, before
     try:
@@ -159,6 +256,7 @@ def test_a_death_at_any_commit_leaves_the_version_on_record(world, commit, befor
         world.forget_the_dead()
     world.die_at = None
     world.runtime.noted_versions.clear()  # as in a process that starts
+    world.runtime.pinned_agents.clear()
 
     world.recover()
 
@@ -274,9 +372,9 @@ def add(world: World, digest: str, days: int) -> None:
 
 
 def prune(world: World) -> dict[str, int]:
-    limits = limits_for(world.clock.now, older_than=timedelta(days=90), keep_keys=timedelta(days=1))
+    kept = limits_for(world.clock.now, older_than=timedelta(days=90), keep_keys=timedelta(days=1))
     with world.as_another_process():
-        return dict(stages.prune(world.runtime, limits, by=CLI).rows)
+        return dict(stages.prune(world.runtime, kept, by=CLI).rows)
 
 
 def test_prune_removes_old_versions_that_nothing_needs(world):

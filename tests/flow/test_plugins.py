@@ -172,7 +172,7 @@ def test_an_agent_that_is_missing_when_its_call_is_taken_runs_no_tool_past_its_p
     load, looks = world.agents.get, []
 
     def missing_once(name):
-        if sys._getframe(1).f_globals["__name__"].endswith("tool_call") and not looks:
+        if sys._getframe(2).f_globals["__name__"].endswith("tool_call") and not looks:
             looks.append(name)
             raise UnknownAgent(f"no agent {name!r}")
         return load(name)

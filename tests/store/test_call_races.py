@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from chordage.orchestrator.core.agent_versions import AgentPin
 from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store import calls, runs, schema
 from chordage.orchestrator.store.calls import CallOutcome, CallToRun
@@ -33,8 +34,8 @@ def test_call_is_claimed_by_one_until_rescue_has_released_it(store):
         assert claim(tx, "freed", LATER)
 
 
-def claim_new(tx, token="k", agent="ada"):
-    return calls.claim_new(tx, "c1", token, "w", agent=agent, now=NOW, lease_until=LATER)
+def claim_new(tx, token="k", agent="ada", digest=""):
+    return calls.claim_new(tx, "c1", token, "w", agent=agent, digest=digest, now=NOW, lease_until=LATER)
 
 
 def test_new_call_is_loaded_and_claimed_by_one(store):
@@ -43,7 +44,8 @@ def test_new_call_is_loaded_and_claimed_by_one(store):
     won = race(store, [lambda tx, n=n: claim_new(tx, f"k{n}") for n in range(RACERS)], single=True)
 
     (number,) = [n for n, claimed in enumerate(won) if claimed is not None]
-    assert won[number] == CallToRun(call=before, agent="ada", epoch=1, is_running=True, may_be_limited=False)
+    pin = AgentPin("ada", "")
+    assert won[number] == CallToRun(call=before, pin=pin, epoch=1, is_running=True, may_be_limited=False)
     assert load_call(store) == replace(
         before, status=CallStatus.RUNNING, claim_token=f"k{number}", worker="w", started_at=NOW, lease_until=LATER
     )
@@ -66,6 +68,7 @@ def test_new_call_is_loaded_and_claimed_by_one(store):
         (schema.runs, {"timeout_ms": 1}),
         (schema.runs, {"parent_run": "p"}),
         (schema.runs, {"agent": "bob"}),
+        (schema.runs, {"agent_digest": "another"}),
     ],
     ids=lambda value: ",".join(f"{name}-{what}" for name, what in value.items()) if isinstance(value, dict) else "",
 )
@@ -79,6 +82,16 @@ def test_only_a_new_unsafe_call_of_a_run_at_work_is_claimed_unseen(store, table,
         assert claim_new(tx) is None
 
     assert load_call(store) == before
+
+
+@pytest.mark.parametrize(("digest", "is_claimed"), [("a", True), (None, True), ("b", False), ("", False)])
+def test_a_call_is_claimed_unseen_only_for_the_version_with_which_its_run_began(store, digest, is_claimed):
+    a_call(store)
+    with store.write() as tx:
+        tx.execute(schema.runs.update().values(agent_digest="a"))
+
+    with store.single() as tx:
+        assert (claim_new(tx, digest=digest) is not None) is is_claimed
 
 
 def free(tx):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -9,13 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from datetime import UTC, datetime
+from importlib import metadata
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
+from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import (
@@ -30,11 +35,14 @@ from sqlalchemy import (
     UniqueConstraint,
     select,
     text,
+    update,
 )
 
 from chordage.orchestrator import store as store_package
 from chordage.orchestrator.core.errors import WrongSchema
+from chordage.orchestrator.core.presence import Process
 from chordage.orchestrator.store import database, schema, schema_version
+from chordage.orchestrator.store import processes as process_rows
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.statements import PreparedStatement
 
@@ -112,7 +120,7 @@ def test_versions_read_from_file_names_equal_those_of_alembic():
     scripts = ScriptDirectory.from_config(config)
 
     assert schema_version.newest() == scripts.get_current_head()
-    assert schema_version._known() == {script.revision for script in scripts.walk_revisions()}
+    assert schema_version._known().keys() == {script.revision for script in scripts.walk_revisions()}
 
 
 def test_upgrade_returns_both_versions_and_does_nothing_the_second_time(empty):
@@ -161,15 +169,190 @@ def test_an_empty_database_and_an_unknown_version_are_refused_with_what_to_do(em
         schema_version.check(empty)
 
 
-@pytest.mark.parametrize(("ahead", "is_fine"), [(1, True), (2, False)])
-def test_schema_of_the_next_release_is_accepted_and_of_the_one_after_it_refused(empty, ahead, is_fine):
-    schema_version.upgrade(empty)
-    version = f"{int(schema_version.newest()) + ahead:04}"
+def claim(empty, version, oldest=None, **more):
+    """As a newer release leaves the database."""
     with empty.write() as tx:
-        tx.execute(text(f"UPDATE chordage_version SET version_num = '{version}'"))
+        tx.execute(update(schema_version.versions).values(version_num=version, oldest=oldest, **more))
 
-    with nullcontext() if is_fine else pytest.raises(WrongSchema, match=f"{version}.*update chordage"):
+
+@pytest.mark.parametrize("work", [schema_version.check, schema_version.upgrade])
+@pytest.mark.parametrize(("version", "oldest", "is_fine"), [("0007", None, True), ("0007", "0002", False)])
+def test_a_database_that_newer_code_has_expanded_is_usable_until_it_is_contracted(
+    empty, work, version, oldest, is_fine
+):
+    schema_version.upgrade(empty)
+    claim(empty, version, oldest, checksum="theirs")
+
+    refused = pytest.raises(WrongSchema, match=f"{version} and takes code of schema {oldest} .* update chordage")
+    with nullcontext() if is_fine else refused:
+        work(empty)
+    with empty.read() as tx:
+        assert tx.execute(select(schema_version.versions)).one()[:2] == (version, "theirs")
+
+
+SECOND = """
+from alembic import op
+from sqlalchemy import Column, String, text
+
+revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+
+def upgrade() -> None:
+    op.add_column("turns", Column("mood", String(8)))
+
+def contract() -> None:
+    op.get_bind().execute(text("UPDATE turns SET mood = 'plain' WHERE mood IS NULL"))
+"""
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """This process is one of the next release."""
+    second = types.ModuleType("v0002_second")
+    exec(SECOND, second.__dict__)  # noqa: S102 - the text above
+    name = f"{schema_version.__package__}.migrations.versions.v0002_second"
+    known = {"0001": "v0001_pre_first_tables", "0002": "v0002_second"}
+
+    def expand(tx):
+        with Operations.context(MigrationContext.configure(tx)):
+            second.upgrade()
+        tx.execute(text("UPDATE chordage_version SET version_num = '0002'"))
+
+    def begin():
+        monkeypatch.setitem(sys.modules, name, second)
+        monkeypatch.setattr(schema_version, "_known", lambda: known)
+        monkeypatch.setattr(schema_version, "_run_alembic", expand)
+
+    return begin
+
+
+def test_contracting_waits_for_older_processes_and_then_refuses_older_code(empty, newer, monkeypatch):
+    schema_version.upgrade(empty)
+    with empty.write() as tx:  # as the first version left it
+        tx.execute(text("ALTER TABLE chordage_version DROP COLUMN oldest"))
+    show(empty, "old/1:1", "0.1.0")
+    with monkeypatch.context():
+        newer()
+        assert schema_version.upgrade(empty) == ("0001", "0002")
+        show(empty, "new/1:2", "0.2.0")
+        with pytest.raises(WrongSchema, match=r"older code may still be at work: .*0\.1\.0 in old/1:1.*Nothing"):
+            schema_version.contract(empty, "0.2.0")
+        assert schema_version.stored_version(empty).oldest == "0001"
+        with empty.write() as tx:
+            process_rows.mark_ended(tx, ["old/1:1"], datetime.now(UTC))
+
+        monkeypatch.setattr(schema_version, "APPLICATION", "named by another")  # our own connections are of 0.1.0
+        assert schema_version.contract(empty, "0.2.0") == ("0001", "0002")
+        assert schema_version.contract(empty, "0.2.0") == ("0002", "0002")
         schema_version.check(empty)
+    monkeypatch.undo()
+    with pytest.raises(WrongSchema, match=r"takes code of schema 0002 and newer; this code is at 0001: update"):
+        schema_version.check(empty)
+
+
+def show(empty, process, release):
+    row = Process(id=process, machine="m", pid=1, born="1", version=release)
+    with empty.write() as tx:
+        process_rows.show(tx, [row], datetime.now(UTC))
+
+
+@pytest.mark.postgres
+def test_every_connected_process_counts_as_one_that_is_at_work(databases, make_database_url):
+    """Servers and commands show no presence."""
+    store = Store(make_database_url(databases.empty, "postgres"))
+    schema_version.upgrade(store)
+
+    with store.read() as tx:
+        assert schema_version.other_releases(tx, metadata.version("chordage")) == {}
+        others = schema_version.other_releases(tx, "0.2.0")
+        assert others.keys() == {metadata.version("chordage")}
+    claim(store, "0001", "0000")
+    with pytest.raises(WrongSchema, match=r"older code may still be at work: .* connections"):
+        schema_version.contract(store, "0.2.0")
+    store.close()
+
+
+def test_only_the_version_that_expanded_the_database_contracts_it(empty):
+    with pytest.raises(WrongSchema, match="empty: run `chordage migrate`"):
+        schema_version.contract(empty, "0.1.0")
+    schema_version.upgrade(empty)
+    claim(empty, "0002")
+
+    with pytest.raises(WrongSchema, match="0002, and this code at 0001: run .* with the version .* that migrated it"):
+        schema_version.contract(empty, "0.1.0")
+
+
+def test_code_does_not_start_before_the_indexes_of_its_version_are_built(empty):
+    """The process that builds them has died in the middle: on PostgreSQL one may be there that is not complete."""
+    schema_version.upgrade(empty)
+    name = min(str(index.name) for index in schema.turns.indexes)
+    with empty.write() as tx:
+        tx.execute(text(f"DROP INDEX {name}"))
+        tx.execute(update(schema_version.versions).values(checksum=schema_version.UNFINISHED))
+    if empty.is_postgres:
+        with empty.write() as tx:
+            tx.execute(text(f"CREATE INDEX {name} ON turns (id)"))
+            tx.execute(text(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{name}'::regclass"))
+
+    with pytest.raises(WrongSchema, match="migration of the database to schema 0001 has not ended: wait"):
+        schema_version.check(empty)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(schema_version.upgrade, [empty, empty]))
+
+    schema_version.check(empty)
+    with empty.read() as tx:
+        assert schema_version.missing_indexes(tx) == []
+
+
+def test_indexes_are_built_while_others_write(empty):
+    index = min(schema.turns.indexes, key=lambda index: str(index.name))
+    dropped, made = schema_version.statements_for(index, empty.engine.dialect)
+
+    assert dropped == f"DROP INDEX IF EXISTS {index.name}"
+    assert ("CONCURRENTLY" in made) is empty.is_postgres
+
+
+@pytest.mark.postgres
+def test_an_index_is_built_without_the_limits_of_other_statements(databases, make_database_url):
+    store = Store(make_database_url(databases.empty, "postgres"), hold=0.3, pool_size=1)
+    names = ("statement_timeout", "transaction_timeout")
+
+    with store.autocommit() as tx:
+        tx.execute(text("SELECT pg_sleep(0.5)"))
+
+    with store.read() as tx:
+        assert [tx.execute(text(f"SHOW {name}")).scalar() for name in names] == ["300ms"] * 2
+    store.close()
+
+
+EXPANDING = {"add_column", "create_table", "bulk_insert", "get_bind", "execute"}
+
+
+def faults_of(source):
+    """What an expansion may not do, because older code could not work beside it."""
+    steps = next(
+        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == "upgrade"
+    )
+    for call in (node for node in ast.walk(steps) if isinstance(node, ast.Call)):
+        called = ast.unparse(call.func)
+        if called.startswith("op.") and called.removeprefix("op.") not in EXPANDING:
+            yield called
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        is_new_column = called == "op.add_column"
+        columns = [node for node in ast.walk(call) if is_new_column and isinstance(node, ast.Call)]
+        given.update({keyword.arg: ast.unparse(keyword.value) for node in columns for keyword in node.keywords})
+        if is_new_column and given.get("nullable") == "False" and "server_default" not in given:
+            yield "a column without a default"
+
+
+def test_versions_only_add_what_older_code_does_not_see():
+    assert {file.name: list(faults_of(file.read_text())) for file in schema_version.VERSIONS.glob("v*.py")} == {
+        file.name: [] for file in schema_version.VERSIONS.glob("v*.py")
+    }
+    assert list(faults_of("def upgrade():\n op.drop_column('turns', 'text')")) == ["op.drop_column"]
+    assert list(faults_of("def upgrade():\n op.create_index('i', 'turns', ['text'])")) == ["op.create_index"]
+    added = "def upgrade():\n op.add_column('turns', Column('mood', String, nullable=False{}))"
+    assert list(faults_of(added.format(""))) == ["a column without a default"]
+    assert list(faults_of(added.format(", server_default='x'"))) == []
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(empty, monkeypatch):
@@ -184,24 +367,6 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(empty, monkeypatch
         schema_version.upgrade(empty)
 
     assert catalogue(empty) == set()
-
-
-def test_a_schema_newer_than_the_code_is_left_alone_by_migrate_too(empty):
-    schema_version.upgrade(empty)
-    with empty.write() as tx:
-        tx.execute(text("UPDATE chordage_version SET version_num = '9999'"))
-
-    with pytest.raises(WrongSchema, match="9999, which this code .* does not know: update chordage"):
-        schema_version.upgrade(empty)
-
-
-def test_old_code_that_migrates_what_the_next_release_has_migrated_finds_nothing_to_do(empty):
-    schema_version.upgrade(empty)
-    version = f"{int(schema_version.newest()) + 1:04}"
-    with empty.write() as tx:
-        tx.execute(text(f"UPDATE chordage_version SET version_num = '{version}', checksum = 'theirs'"))
-
-    assert schema_version.upgrade(empty) == (version, version)
 
 
 @pytest.mark.parametrize("noted", ["'another'", "NULL"])

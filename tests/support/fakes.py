@@ -65,6 +65,7 @@ def rounds_of(width: int, rounds: int = 1, tool: str = "pure") -> Script:
 class FakeModels:
     script: Script = field(default_factory=lambda: rounds_of(2))
     prompts: list[Prompt] = field(default_factory=list)
+    agents: list[AgentSpec] = field(default_factory=list)  # for each of them
     before_reply: Callable[[Prompt], None] = lambda prompt: None
     streams: Callable[[Any, Any], None] = lambda on_delta, on_reset: None  # what a watcher sees of the reply
 
@@ -72,6 +73,7 @@ class FakeModels:
         self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None, on_reset: Any = None
     ) -> Reply:
         self.prompts.append(prompt)
+        self.agents.append(agent)
         self.streams(on_delta, on_reset)
         self.before_reply(prompt)
         abort.check()

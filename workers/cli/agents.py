@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chordage.orchestrator.core.text import counted
 from chordage.workers.cli.context import command_settings, open_runtime
 from chordage.workers.cli.output import json_option, print_json, print_table, say, say_lines
 
@@ -19,22 +20,33 @@ OF_ONE = ("version", "first used", "by", "processes", "open runs", "oldest", "si
 @click.command()
 @click.argument("name", required=False)
 @click.option("--diff", nargs=2, metavar="OLD NEW", help="How two versions differ, line by line.")
+@click.option(
+    "--adopt", is_flag=True, help="Open runs of NAME continue with the version here, whatever they began with."
+)
 @json_option
-def agents(name: str | None, diff: tuple[str, str] | None, as_json: bool) -> None:
+def agents(name: str | None, diff: tuple[str, str] | None, adopt: bool, as_json: bool) -> None:
     """List the agents with the versions that the fleet uses, or show the versions of one.
 
     A version is what decides how an agent behaves: its file, its instructions, the schemas and effects of its tools.
     OLD and NEW are digests, or the first characters of them.
+
+    A run ends with the version it began with, unless its agent says `when_changed = "follow"`. After a mistake in a
+    version, `--adopt` moves the runs that began with it.
     """
-    from chordage.orchestrator import views
+    from chordage.orchestrator import stages, views
+    from chordage.orchestrator.core.audit import CLI
     from chordage.orchestrator.gateways.room.agents import Room
 
     if diff is not None and name is None:
         raise click.UsageError("name the agent whose versions are to be compared: chordage agents NAME --diff OLD NEW")
+    if adopt and (name is None or diff is not None):
+        raise click.UsageError("name the agent whose open runs are meant: chordage agents NAME --adopt")
     with open_runtime(command_settings(), with_redis=False) as rt:
         room = rt.agents
         assert isinstance(room, Room)
-        if name is not None and diff is not None:
+        if name is not None and adopt:
+            _show_adopted(name, stages.adopt_version(rt, name, by=CLI), as_json=as_json)
+        elif name is not None and diff is not None:
             _show_diff(views.agent_diff(rt.store, name, *diff), as_json=as_json)
         elif name is not None:
             _show_agent(views.agent(room, rt.tools, name, room.broken, store=rt.store), as_json=as_json)
@@ -86,6 +98,15 @@ def _show_agent(view: AgentView, *, as_json: bool) -> None:
             say(f"  {_digest(one.digest)}  {', '.join(one.processes)}")
     if view.open_runs_on_unknown:
         say(f"{view.open_runs_on_unknown} open runs started before versions were recorded")
+
+
+def _show_adopted(name: str, moved: dict[str, int], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"agent": name, "runs": sum(moved.values()), "from": moved})
+        return
+    say(f"from their next step, the version here is that of {counted(sum(moved.values()), 'open run')} of {name}")
+    for digest, number in sorted(moved.items()):
+        say(f"  {number} of version {_digest(digest) or 'not known'}")
 
 
 def _show_diff(diff: AgentDiff, *, as_json: bool) -> None:

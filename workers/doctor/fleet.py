@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -41,7 +42,12 @@ def look_at_processes(context: DoctorContext) -> ProbeAnswer:
         *_of_agents(context, alive),
         *_of_queues(context, alive),
     ]
-    return ProbeAnswer(summary=counted(len(alive), "process", "processes"), symptoms=tuple(symptoms))
+    number = counted(len(alive), "process", "processes")
+    releases = Counter(row.version or "not known" for row in alive)
+    side_by_side = (
+        "".join(f", {n} of {release}" for release, n in sorted(releases.items())) if len(releases) > 1 else ""
+    )
+    return ProbeAnswer(summary=f"{number}{side_by_side}", symptoms=tuple(symptoms))
 
 
 def _present(context: DoctorContext) -> Sequence[SeenProcess]:

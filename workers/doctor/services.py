@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from chordage.orchestrator.core.doctor import ProbeAnswer, Symptom, error, warning
@@ -51,20 +52,23 @@ def server_symptoms(version: str, *, unsafe: Sequence[str]) -> Iterator[Symptom]
 
 def look_at_schema(context: DoctorContext) -> ProbeAnswer:
     try:
-        schema_version.check(context.store)
+        stored = schema_version.stored_version(context.store)
     except WrongSchema as fault:
         symptom = error("wrong_schema", "database", f"{fault}.", "chordage migrate")
         return ProbeAnswer(summary="not of this version", symptoms=(symptom,))
     with context.store.read() as tx:
-        missing = diagnosis.missing_indexes(tx)
+        missing = schema_version.missing_indexes(tx)
+        others = schema_version.other_releases(tx, version("chordage"))
+        dialect = tx.dialect
     symptoms = tuple(
         error(
-            "missing_index", name, f"the index {name} is missing, or cannot be used: statements read whole tables.",
-            statement,
+            "missing_index", str(index.name),
+            f"the index {index.name} is missing, or cannot be used: statements read whole tables.",
+            "; ".join(schema_version.statements_for(index, dialect)) + ";",
         )
-        for name, statement in missing.items()
+        for index in missing
     )  # fmt: skip
-    return ProbeAnswer(summary=f"version {schema_version.newest()}", symptoms=symptoms)
+    return ProbeAnswer(summary=f"version {schema_version.described(stored, others)}", symptoms=symptoms)
 
 
 def look_at_connections(context: DoctorContext) -> ProbeAnswer:

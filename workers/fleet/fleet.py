@@ -139,7 +139,7 @@ class Fleet:
         return config.load(**{**before, **ours})
 
     def _migrate(self) -> None:
-        with contextlib.closing(Store(self.settings.database, pool_size=1)) as store:
+        with contextlib.closing(Store(self.settings.database, pool_size=2)) as store:
             schema_version.upgrade(store)
         wanted = sum(role.connections(self.settings) for role in self._roles)
         if (shortage := connections.shortage(self.settings, wanted, "this fleet")) is not None:

@@ -42,7 +42,7 @@ Providers = dict[str, dict[str, Any]]
 COPIED = (
     "model", "fallbacks", "selectable_models", "tools", "strategy", "params", "concurrency", "model_timeout",
     "model_retries", "stream", "prompt_cache", "tenant", "tool_mode", "placement", "placements", "mixed_round",
-    "on_unknown", "while_waiting", "when_busy",
+    "on_unknown", "while_waiting", "when_busy", "when_changed",
 )  # fmt: skip
 FROM_ENVIRONMENT = "_env"
 

@@ -33,6 +33,7 @@ from chordage.orchestrator.core.agent import (
     PlanSpec,
     ToolMode,
     WhenBusy,
+    WhenChanged,
     WhileWaiting,
 )
 from chordage.orchestrator.gateways.mcp.servers import McpServer, Program
@@ -258,6 +259,7 @@ class AgentTable(TomlTable):
     on_unknown: Annotated[OnUnknown, OneOf()] | None = Field(None, description="When a worker died in an unsafe call")
     while_waiting: Annotated[WhileWaiting, OneOf()] | None = Field(None, description="A message to a run that waits")
     when_busy: Annotated[WhenBusy, OneOf()] | None = Field(None, description="A message to a run at work")
+    when_changed: Annotated[WhenChanged, OneOf()] | None = Field(None, description="Open runs, when the agent changes")
     agents: Agents = Field((), description="Agents of the room that it may ask: a list of names, or tables")
     output: Output | None = Field(None, description="The form of the final answer: module:Model, file.json, or a table")
     limits: LimitsTable = LimitsTable()

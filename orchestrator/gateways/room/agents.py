@@ -81,6 +81,7 @@ class Room:
         self._look_again = look_again
         self._lock = threading.Lock()
         self._tools: dict[tuple[str, ...], Mapping[str, Tool]] = {}
+        self._pinned: dict[str, Mapping[str, Tool]] = {}  # of stored versions, by digest
         self._forms: dict[str, OutputForm] = {}  # of models: their code is not read again
         self._copies = copies
         self._require: Callable[[AgentSpec], None] | None = None
@@ -266,7 +267,25 @@ class Room:
     def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
         return self.servers.with_own(self._own(agent), self.servers_of(agent))
 
+    def _of_version(self, agent: AgentSpec, names: Collection[str]) -> Mapping[str, Tool]:
+        """Those of a stored version that the code of today still has. The others are not offered to the model any more,
+        and a call of one is answered with that.
+        """
+        if agent.digest in self._pinned:
+            return self._pinned[agent.digest]
+        tools: dict[str, Tool] = {}
+        for path in agent.tools:
+            try:
+                tools |= {tool.name: tool for tool in self.tools_at(path, agent) if tool.name in names}
+            except RoomError as error:
+                log.warning("a tool of an older version is gone", version=agent.digest, fault=str(error))
+        if tools.keys() >= set(names):  # else it may be put back
+            self._pinned[agent.digest] = tools
+        return tools
+
     def _own(self, agent: AgentSpec) -> Mapping[str, Tool]:
+        if agent.pinned_tools is not None:
+            return self._of_version(agent, agent.pinned_tools)
         if agent.tools not in self._tools:
             tools: dict[str, Tool] = {}
             paths: dict[str, str] = {}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from chordage.orchestrator.core.agent_versions import SHOWN
 from chordage.orchestrator.core.text import clean_text
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.tools.context import Suspend
@@ -88,6 +89,13 @@ def failure(tool: str, error: BaseException, *, timeout: float) -> ToolOutcome:
 
 def failed(code: str, message: str) -> ToolOutcome:
     return ToolOutcome(content=f"ToolError: {message}", code=code)
+
+
+def gone_tool(name: str, agent: str, digest: str) -> str:
+    return (
+        f"{name} was not run: it belongs to version {digest[:SHOWN]} of agent {agent}, with which this run began, and "
+        f"today's code does not have it. Operators: `chordage agents {agent} --adopt`, or put the tool back."
+    )
 
 
 def unknown_tool(name: str, names: list[str]) -> str:

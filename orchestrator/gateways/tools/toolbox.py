@@ -128,6 +128,8 @@ class ToolBox:
         if name == outcomes.READER and name not in tools:  # it is offered wherever it is needed
             tools = {**tools, name: _reader()}
         tool = tools.get(name)
+        if tool is None and name in (agent.pinned_tools or ()):
+            return ToolOutcome(content=outcomes.gone_tool(name, agent.name, agent.digest), code="unknown_tool")
         if tool is None:
             return ToolOutcome(content=outcomes.unknown_tool(name, list(tools)), code="unknown_tool")
         try:

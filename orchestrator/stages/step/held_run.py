@@ -55,7 +55,7 @@ def opening_of_reply(rt: Runtime, seen: SteppedRows) -> Opening | None:
     if reply is None or not reply.asks or seen.calls:
         return None
     assert seen.run is not None
-    agent = tuned(rt.agents.get(seen.run.agent), seen.row)
+    agent = tuned(rt.agent_of(seen.run), seen.row)
     if not isinstance(transitions.choose_move(settle.working_run(rt, seen), agent, reply, rt.now()), RunTools):
         return None  # the reply was cut or refused: nothing of it is carried out
     history = openings.read_history(rt, seen.run)
@@ -88,7 +88,7 @@ def opening_again(rt: Runtime, seen: SteppedRows, ask_ids: Sequence[str], *, for
             raise _refused(seen, "needs_force", f"{effect}: say force")
     assert seen.run is not None
     assert seen.reply is not None
-    agent = tuned(rt.agents.get(seen.run.agent), seen.row)
+    agent = tuned(rt.agent_of(seen.run), seen.row)
     history = openings.read_history(rt, seen.run)
     request = openings.request_at(rt, seen, seen.call_step - 1, agent, history)
     return openings.check(rt, seen, request, dict(enumerate(seen.reply.asks)), set(ask_ids), are_new=False)
@@ -144,7 +144,7 @@ def _resume_if_possible(unit: Unit, seen: SteppedRows) -> None:
     run = seen.run
     if run is None or not run.suspended or run.reason is not Reason.HELD:
         return
-    if waiting.may_continue(unit, run, unit.rt.agents.get(run.agent).tool_mode):
+    if waiting.may_continue(unit, run, unit.rt.agent_of(run, unit.tx).tool_mode):
         waiting.resume_run(unit, run)
 
 

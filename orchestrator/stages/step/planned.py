@@ -69,7 +69,7 @@ def _refused(seen: SteppedRows, code: str, problem: str) -> StepRefused:
 def _request(rt: Runtime, seen: SteppedRows) -> tuple[ModelRequest, Planning]:
     """The run and its plans, as a decision is judged against them."""
     run = settle.working_run(rt, seen)
-    agent = tuned(rt.agents.get(run.agent), seen.row)
+    agent = tuned(rt.agent_of(run), seen.row)
     history = openings.read_history(rt, run)
     request = openings.request_at(rt, seen, seen.plan_step, agent, history)
     planned = planning.read(rt, run, agent, history.entries, history.answers).offering(request.specs)

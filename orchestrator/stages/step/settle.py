@@ -67,7 +67,7 @@ class Settlement:
 
 def settle(rt: Runtime, seen: SteppedRows) -> Settlement:
     run = working_run(rt, seen)
-    agent = tuned(rt.agents.get(run.agent), seen.row)
+    agent = tuned(rt.agent_of(run), seen.row)
     _refuse_open_calls(seen)
     form = rt.outputs(agent)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from chordage.orchestrator.core.agent import AgentSpec
 from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.errors import LostRace, RoomError, StepRefused, UnknownAgent
 from chordage.orchestrator.core.intents import Intent
@@ -131,7 +132,7 @@ def _decide(rt: Runtime, request: StepRequest, seen: SteppedRows) -> Write:
             return _change({"steers": [*seen.row.steers, args["text"]]})
         case Verb.PARAMS:
             if "model" in args["params"]:
-                check_model(rt.agents.get(seen.turn.agent), args["params"])
+                check_model(_agent(rt, seen), args["params"])
             return _change(held_run.set_to(seen, args))
         case Verb.OPTIONS:
             return _change({"options": merged(seen.row.options, args["options"])})
@@ -241,3 +242,8 @@ def _step_on(unit: Unit, seen: SteppedRows, settlement: Settlement) -> None:
     if _moved(locked, seen):
         raise LostRace
     stepped.change(unit.tx, locked.row, **settle.write(unit, locked, settlement))
+
+
+def _agent(rt: Runtime, seen: SteppedRows) -> AgentSpec:
+    """Of its run, or that with which it would start."""
+    return rt.agents.get(seen.turn.agent) if seen.run is None else rt.agent_of(seen.run)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
+from sqlalchemy import text
+
+from chordage.config.settings import load
+from chordage.orchestrator.store.database import Store
 from chordage.workers.cli.agents import COLUMNS, OF_ONE
 
 
@@ -70,3 +75,19 @@ def test_an_agent_that_is_not_there_is_refused(chordage):
 
     assert refused.exit_code != 0
     assert "did you mean ada?" in refused.output
+
+
+def test_open_runs_adopt_the_version_here(chordage, room):
+    old = used(chordage)
+    store = Store(load(room=room).database)
+    with closing(store), store.write() as tx:
+        tx.execute(text("UPDATE runs SET status = 'waiting', reason = 'suspended', ended_at = NULL"))
+    file = room / "agent.toml"
+    file.write_text('instructions = "Be brief."\n' + file.read_text())
+
+    told = chordage("agents", "ada", "--adopt").stdout.splitlines()
+
+    assert told == ["from their next step, the version here is that of 1 open run of ada", f"  1 of version {old[:12]}"]
+    assert json.loads(chordage("agents", "ada", "--adopt", "--json").stdout) == {"agent": "ada", "runs": 0, "from": {}}
+    refused = chordage("agents", "--adopt")
+    assert (refused.exit_code, "name the agent whose open runs are meant" in refused.output) == (2, True)

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import fields, replace
 from datetime import date
 
 import pytest
 
-from chordage.orchestrator.core.agent import AgentSpec, Effect, Limits, PluginUse
+from chordage.orchestrator.core.agent import (
+    AgentSpec,
+    CompactionSpec,
+    Effect,
+    Limits,
+    MixedRound,
+    OnUnknown,
+    OutOfScope,
+    OutputUse,
+    Placement,
+    PlanSpec,
+    PluginUse,
+    SubAgent,
+    ToolMode,
+    WhenBusy,
+    WhenChanged,
+    WhileWaiting,
+)
 from chordage.orchestrator.core.agent_versions import (
     LENGTH,
     AgentVersion,
@@ -15,6 +34,7 @@ from chordage.orchestrator.core.agent_versions import (
     difference,
     fingerprint,
     plain,
+    restored,
     version_of,
 )
 
@@ -129,3 +149,57 @@ def test_the_rest_of_the_definition_follows():
 
 def test_a_version_does_not_differ_from_itself():
     assert difference(version(), version()) == ()
+
+
+# An agent as it was in a version.
+
+RICH = AgentSpec(
+    name="ada", model="a:one", fallbacks=("b:two",), instructions="Be kind.", tools=("m:x", "m:y"), strategy="direct",
+    limits=Limits(max_rounds=None, timeout=1.5, max_depth=2), params={"temperature": 0.5, "stop": ["x"]}, concurrency=3,
+    model_timeout=math.inf, model_retries=0, stream=False, prompt_cache=False, tenant="t",
+    tool_mode=ToolMode.SEQUENTIAL, agents=(SubAgent(agent="bob", timeout=2.0),), placement=Placement.SPREAD,
+    placements={"x": Placement.HERE}, mixed_round=MixedRound.WAIT, on_unknown=OnUnknown.FAIL,
+    while_waiting=WhileWaiting.HOLD, when_busy=WhenBusy.STEER, when_changed=WhenChanged.FOLLOW,
+    plugins=(PluginUse(use="m:P", options={"api_key": "s3cret", "deep": {"n": [1]}}),),
+    output=OutputUse(schema={"type": "object"}), plan=PlanSpec(model="c:three", out_of_scope=OutOfScope.REFUSE_BATCH),
+    compaction=CompactionSpec(threshold=7), selectable_models=("d:four",),
+)  # fmt: skip
+
+
+def stored(agent: AgentSpec = RICH, **more: object) -> AgentVersion:
+    """As it comes from the database."""
+    return version_of("ada", json.loads(json.dumps({"format": 1, "agent": plain(agent), **more})))
+
+
+def test_every_key_of_an_agent_is_restored():
+    made_of_others = {"named_models", "digest", "pinned_tools"}
+    plain_ones = AgentSpec(name="", model="")
+    for field in fields(AgentSpec):
+        assert field.name in made_of_others or getattr(RICH, field.name) != getattr(plain_ones, field.name), field.name
+
+    version = stored(tools={"x": {}, "y": {}})
+    again = restored(version, replace(ADA, plugins=RICH.plugins))
+
+    assert again == RICH
+    assert (again.named_models, again.digest, again.pinned_tools) == (RICH.named_models, version.digest, ("x", "y"))
+
+
+def test_a_secret_has_its_value_of_today():
+    today = replace(ADA, plugins=(PluginUse(use="m:P", options={"api_key": "rotated", "deep": {"n": [2]}}),))
+
+    (plugin,) = restored(stored(), today).plugins
+
+    assert plugin.options == {"api_key": "rotated", "deep": {"n": [1]}}
+
+
+@pytest.mark.parametrize(
+    "version",
+    [stored(), stored(ADA, format=2), version_of("ada", {"agent": {**plain(ADA), "tool_mode": "dance"}})],
+    ids=["a secret that today's file does not have", "another format", "a word that is not known"],
+)
+def test_a_version_that_cannot_be_restored_is_none(version):
+    assert restored(version, ADA) is None
+
+
+def test_a_key_of_a_newer_release_is_left_out():
+    assert restored(version_of("ada", {"agent": {**plain(ADA), "mood": "good"}}), RICH) == ADA

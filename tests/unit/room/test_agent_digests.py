@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -211,3 +212,22 @@ def test_an_agent_that_is_gone_leaves_the_digests(ada):
     room.get("agent")
 
     assert sorted(room.digests()) == ["agent"]
+
+
+def test_a_stored_version_has_the_tools_it_names_as_far_as_the_code_has_them(ada, module):
+    ada.agent(
+        f'model = "local:small"\ntools = ["{module}:search", "{module}:count"]\n[models.local]\nwire = "openai"\n'
+    )
+    room = ada.open()
+    today = room.get(None)
+    names = ("search", "gone")
+    pinned = replace(today, tools=(f"{module}:search", f"{module}:gone"), digest="d" * 32, pinned_tools=names)
+
+    assert set(room.toolbox.specs(pinned)) == {"search"}
+    assert room.toolbox.invalid(pinned, "search", {"query": "x"}) is None
+    told = room.toolbox.invalid(pinned, "gone", {})
+    assert told == (
+        f"gone was not run: it belongs to version {'d' * 12} of agent agent, with which this run began, and today's "
+        "code does not have it. Operators: `chordage agents agent --adopt`, or put the tool back."
+    )
+    assert "search" in (room.toolbox.invalid(pinned, "count", {}) or "")
