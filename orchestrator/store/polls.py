@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import or_, select, update
 
 from chordage.orchestrator.store import runs
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import in_code_points
 from chordage.orchestrator.store.schema import polls, refusals, threads, turns
@@ -34,8 +35,8 @@ def known_keys(tx: Tx, agent: str, source: str, keys: Collection[str]) -> set[st
 def refuse(tx: Tx, source: str, key: str, *, why: str, excerpt: str, now: datetime) -> bool:
     """False: it was refused before."""
     row = {"source": source, "key": key, "why": why, "excerpt": excerpt, "at": now}
-    new = insert_or(tx.dialect.name, refusals).values(row).on_conflict_do_nothing(index_elements=["source", "key"])
-    return bool(tx.execute(new).rowcount)
+    new = insert_or(tx.dialect.name, refusals).values(owned(tx, refusals, row))
+    return bool(tx.execute(new.on_conflict_do_nothing(index_elements=["source", "key"])).rowcount)
 
 
 def load_all(tx: Tx) -> list[dict[str, Any]]:

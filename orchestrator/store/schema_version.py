@@ -35,6 +35,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 
 from chordage.orchestrator.core.errors import ConfigError, WrongSchema
+from chordage.orchestrator.store import encryption
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.schema import metadata, trigger_statements
 
@@ -103,14 +104,17 @@ def _run_alembic(tx: Tx) -> None:
     command.upgrade(config, "head")
 
 
-def check(store: Store) -> None:
-    """Raises WrongSchema if this code cannot work with the database."""
+def check(store: Store, *, note_key: bool = True) -> None:
+    """Raises WrongSchema or WrongKey if this process cannot work with the database. `note_key`: the key of its cipher
+    is noted, if it is a new one.
+    """
     with store.read() as tx:
         stored = _stored_version(tx)
         if stored is None:
             _refuse_what_is_there(tx)
             raise WrongSchema("the database is empty: run `chordage migrate`")
         _check(tx, stored)
+    encryption.check(store, note_key=note_key)
 
 
 def _check(tx: Tx, stored: StoredVersion) -> None:

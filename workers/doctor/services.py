@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chordage.orchestrator.core.doctor import ProbeAnswer, Symptom, error, warning
-from chordage.orchestrator.core.errors import Unavailable, WrongSchema
+from chordage.orchestrator.core.errors import Unavailable, WrongKey, WrongSchema
 from chordage.orchestrator.gateways.redis_state import RedisState, read_state
 from chordage.orchestrator.store import diagnosis, schema_version
 from chordage.orchestrator.store.capacity import capacity
@@ -51,10 +51,13 @@ def server_symptoms(version: str, *, unsafe: Sequence[str]) -> Iterator[Symptom]
 
 def look_at_schema(context: DoctorContext) -> ProbeAnswer:
     try:
-        schema_version.check(context.store)
+        schema_version.check(context.store, note_key=False)
     except WrongSchema as fault:
         symptom = error("wrong_schema", "database", f"{fault}.", "chordage migrate")
         return ProbeAnswer(summary="not of this version", symptoms=(symptom,))
+    except WrongKey as fault:
+        symptom = error("wrong_key", "CHORDAGE_CIPHER", f"{fault}.", "chordage check")
+        return ProbeAnswer(summary="contents cannot be read", symptoms=(symptom,))
     with context.store.read() as tx:
         missing = diagnosis.missing_indexes(tx)
     symptoms = tuple(
