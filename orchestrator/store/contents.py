@@ -55,8 +55,8 @@ from chordage.orchestrator.store.database import CIPHER, Tx
 OWNERS = {
     "agent_versions": "digest", "bulk_jobs": "id", "calls": "thread_id", "caller_audit": "about",
     "cipher_keys": "key_id", "decisions": "suspension_id", "forks": "turn_id", "journal": "thread_id", "ops": "turn_id",
-    "outbox": "thread_id", "plugin_state": "owner", "refusals": "source", "runs": "thread_id", "stepped": "turn_id",
-    "suspensions": "thread_id", "turns": "thread_id",
+    "outbox": "thread_id", "plugin_state": "owner", "polls": "name", "refusals": "source", "runs": "thread_id",
+    "stepped": "turn_id", "suspensions": "thread_id", "turns": "thread_id",
 }  # fmt: skip
 # A trigger copies this column into the body of a note in the journal, of the same thread.
 _COPIED_BY_TRIGGER = "turns.detail"

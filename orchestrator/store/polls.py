@@ -127,13 +127,14 @@ def store_cursor(tx: Tx, name: str, revision: int, cursor: str | None, counts: P
 
 def note_failure(tx: Tx, name: str, holder: str, error: str, next_look: datetime) -> None:
     mine = update(polls).where(polls.c.name == name, polls.c.holder == holder)
-    tx.execute(mine.values(failures=polls.c.failures + 1, error=error, next_look=next_look))
+    failed = owned(tx, polls, {"error": error}, owner=name)
+    tx.execute(mine.values(failures=polls.c.failures + 1, next_look=next_look, **failed))
 
 
 def note_full(tx: Tx, name: str, holder: str, why: str, next_look: datetime) -> None:
     """Nothing is broken: there is no room for the messages that came."""
     mine = update(polls).where(polls.c.name == name, polls.c.holder == holder)
-    tx.execute(mine.values(failures=0, error=why, next_look=next_look))
+    tx.execute(mine.values(failures=0, next_look=next_look, **owned(tx, polls, {"error": why}, owner=name)))
 
 
 def note_success(tx: Tx, name: str, holder: str) -> None:

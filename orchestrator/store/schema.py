@@ -627,7 +627,7 @@ polls = Table(
     Column("looked_at", UtcTime),
     Column("stored_at", UtcTime),
     Column("failures", Integer, nullable=False),  # in a row
-    Column("error", Text),
+    Column("error", Contents("polls.error")),  # it may quote what was received
     Column("next_look", UtcTime),  # after a failure, the time of the next poll
     Column("taken", Integer, nullable=False),  # messages that became turns
     Column("doubled", Integer, nullable=False),  # messages that had come before

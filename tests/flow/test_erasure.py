@@ -38,7 +38,7 @@ NOT_PLANTED = {
     "channel", "sent_by", "dedupe_key", "name", "source", "actor", "on_behalf", "tenant", "address",
     "question_id",
 }  # fmt: skip
-OF_NO_THREAD = {"agent_versions", "bulk_jobs", "cipher_keys", "refusals"}  # the second and the last: by their mentions
+OF_NO_THREAD = {"agent_versions", "bulk_jobs", "cipher_keys", "polls", "refusals"}
 OF_NO_TURN = {"caller_audit", "question_links"}
 
 
