@@ -311,6 +311,19 @@ def test_all_is_encrypted_with_a_new_key_and_the_old_one_retires(world: World, o
     assert CANARY not in raw(world)
 
 
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_what_was_stored_before_the_cipher_does_not_stay_in_the_file(world: World, opened: Opened) -> None:
+    """Nor in the log beside it. Each text has pages of its own, which are free when it was written again."""
+    for number in range(5):
+        world.submit("first", thread=f"t{number}")
+    with opened(None).write() as tx:
+        tx.execute(update(schema.turns).values(text=CANARY * 2000))
+    assert CANARY in raw(world)
+
+    list(encryption.rewrite(world.store))
+    assert CANARY not in raw(world)
+
+
 def test_pass_that_was_cut_short_is_completed_by_the_next(world: World, opened: Opened) -> None:
     whole_turn(world)
     store = opened(BOTH)
