@@ -194,8 +194,10 @@ class PreparedStatement:
             names=tuple(str(column.keyname) for column in columns),
             out=tuple((name, convert) for name, convert in out.items() if convert is not None),
         )
+        if cipher_of(dialect) is None:
+            return compiled
         owners = tuple(_owner_bind(name, bind.type) for name, bind in compiler.binds.items() if bind.required)
-        return _encrypted(compiled, tuple(filter(None, owners))) if cipher_of(dialect) else compiled
+        return _encrypted(compiled, tuple(filter(None, owners)))
 
 
 def _owner_bind(name: str, kind: Any) -> tuple[str, str] | None:
