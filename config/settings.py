@@ -47,7 +47,15 @@ _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?:\?[^=&\s]+=[^&\s]*(?:
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 BASE64 = "whsec_"  # how secrets of Standard Webhooks begin
 SECRETS = frozenset(
-    {"otlp_endpoint", "webhook_secret", "database_url", "redis_url", "redis_sentinel_password", "metrics_token"}
+    {
+        "cipher_keys",
+        "otlp_endpoint",
+        "webhook_secret",
+        "database_url",
+        "redis_url",
+        "redis_sentinel_password",
+        "metrics_token",
+    }
 )
 Loop = Literal["server", "poll", "hook", "pulse"]
 ScopeName = Literal["submit", "read", "payloads", "decide", "operate"]
@@ -107,6 +115,8 @@ class Settings(BaseSettings):
     loops: Annotated[tuple[Loop, ...], NoDecode] = LOOPS  # the sources of turns that are on
     celery_app: str | None = None  # the team's own Celery app, current wherever the room's code runs
     around_tools: str | None = None  # a function of the room that returns a context manager, for each tool call
+    cipher: str | None = None  # what encrypts stored contents: aes-gcm, an entry point, or a function module:name
+    cipher_keys: SecretStr | None = None  # of aes-gcm: lines ID:KEY, of which the first encrypts
     pool_size: int = Field(default=5, ge=1)  # connections of a process to PostgreSQL, at most
     pipeline: Literal["on", "off"] = "on"  # off: for a pooler in transaction mode before PostgreSQL
     budgets: Budgets = Budgets()

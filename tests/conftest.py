@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="from which tests/live/chaos draws turns and faults")
     parser.addoption("--without", help="a guard of support.sabotage that tests run without; `all`: one after the other")
     parser.addoption("--placement", help="where calls run in the tests of tests/flow that draw it")
+    parser.addoption("--cipher", action="store_true", help="encrypt contents in all of tests/flow")
     parser.addoption("--one-of", type=int, default=1, help="draw one of so many tests, as of the crash points")
 
 

@@ -22,6 +22,7 @@ from chordage.orchestrator.core import drill, otlp
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.arrivals import Overflow, QueueBound
 from chordage.orchestrator.core.bus import BusRules
+from chordage.orchestrator.core.contents import Cipher
 from chordage.orchestrator.core.deliveries import Address, DeliveryRules, ReplyBounds
 from chordage.orchestrator.core.errors import ConfigError, RoomError, Unavailable
 from chordage.orchestrator.core.groups import Group
@@ -31,6 +32,7 @@ from chordage.orchestrator.gateways.absent import NoEvents, NoLocks, NoQueues
 from chordage.orchestrator.gateways.address_guard import AddressGuard
 from chordage.orchestrator.gateways.channels.room_channels import RoomChannels
 from chordage.orchestrator.gateways.channels.webhook import Webhook, secrets_of
+from chordage.orchestrator.gateways.ciphers import cipher_from
 from chordage.orchestrator.gateways.ids import Ids
 from chordage.orchestrator.gateways.mcp.servers import McpServer
 from chordage.orchestrator.gateways.models.catalog import ModelCatalog
@@ -76,15 +78,15 @@ def runtime_from(
     `hands_on`: whichever turns come, as a worker does.
     """
     room = room_from(settings, copies=Copies(settings.state_path / COPIES) if serves or carries_out else None)
-    models = models_of(room)
+    models, cipher = models_of(room), cipher_of(settings)
     if carries_out:
         room.require(lambda agent: check_agent(room, models, agent, time_limit=settings.tool_time_limit))
-    locks, events, queues = _redis_ports(settings) if with_redis else (NoLocks(), NoEvents(), NoQueues())
+    locks, events, queues = _redis_ports(settings, cipher) if with_redis else (NoLocks(), NoEvents(), NoQueues())
     bus_rules = BusRules(
         keep=settings.bus_keep, keep_of_run=settings.bus_keep_of_run, keep_seconds=settings.bus_keep_seconds
     )
     return Runtime(
-        store=Store(settings.database, pool_size=settings.pool_size, hold=settings.lease / 2),
+        store=Store(settings.database, pool_size=settings.pool_size, hold=settings.lease / 2, cipher=cipher),
         agents=room,
         models=models,
         tools=room.toolbox,
@@ -110,7 +112,9 @@ def runtime_from(
         bounds=Bounds(text_bytes=settings.max_text_bytes, meta_bytes=settings.max_meta_bytes),
         replies=replies_from(settings),
         web_hooks=web_hooks_from(settings),
-        bus=RedisBus(redis_from(settings), prefix=settings.prefix, rules=bus_rules) if with_redis else None,
+        bus=RedisBus(redis_from(settings), prefix=settings.prefix, rules=bus_rules, cipher=cipher)
+        if with_redis
+        else None,
         bus_rules=bus_rules,
         collector=collector_from(settings),
         delivery=DeliveryRules(
@@ -204,11 +208,11 @@ def client_of(address: RedisAddress, **options: Any) -> Redis:
             return Redis(host=host, port=port, ssl=address.kind is RedisKind.TLS, **options, **address.tls)
 
 
-def _redis_ports(settings: Settings) -> tuple[Locks, Events, Queues]:
+def _redis_ports(settings: Settings, cipher: Cipher | None) -> tuple[Locks, Events, Queues]:
     client, hints = redis_from(settings), RedisHints(quick_redis_from(settings))
     return (
         RedisLocks(client, hints, prefix=settings.prefix, lease=settings.lease, worker=worker_name(os.getpid())),
-        RedisEvents(client, hints, prefix=settings.prefix),
+        RedisEvents(client, hints, prefix=settings.prefix, cipher=cipher),
         RedisQueues(client, prefix=settings.broker_prefix),
     )
 
@@ -237,9 +241,15 @@ def collector_from(settings: Settings) -> OtlpCollector | None:
     return OtlpCollector(otlp.endpoint(settings.otlp_endpoint), headers=otlp.headers_from(text))
 
 
+def cipher_of(settings: Settings) -> Cipher | None:
+    """What encrypts contents; None: nothing. Raises ConfigError."""
+    keys = settings.cipher_keys
+    return cipher_from(settings.cipher, keys.get_secret_value() if keys else None, settings.room_path)
+
+
 def check_services(settings: Settings) -> None:
     """Before any work: the database answers and has our schema, and Redis answers."""
-    with closing(Store(settings.database, pool_size=1)) as store:
+    with closing(Store(settings.database, pool_size=1, cipher=cipher_of(settings))) as store:
         schema_version.check(store)
     check_redis(settings)
 

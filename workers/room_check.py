@@ -35,7 +35,7 @@ from chordage.orchestrator.plugins.permission import PermissionRule, parsed_rule
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.strategies.loading import names as strategies
 from chordage.workers import team_app
-from chordage.workers.bootstrap import check_server_time, check_time, models_of, redis_from, room_from
+from chordage.workers.bootstrap import check_server_time, check_time, cipher_of, models_of, redis_from, room_from
 
 NO_AGENT = """{folder} holds no agent: there is no agent.toml. Any of these helps:
   chordage init         puts an example room here
@@ -202,6 +202,8 @@ def _team_faults(settings: Settings) -> list[str]:
     with _collect(faults):
         if settings.around_tools:
             room_from(settings).check_around()
+    with _collect(faults):
+        cipher_of(settings)
     return faults
 
 

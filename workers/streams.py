@@ -17,5 +17,9 @@ def streams_of(settings: Settings, rt: Runtime, courier: Courier) -> StreamHub:
     """What is copied to the bus for a follower may make a delivery due, so what follows from it is sent."""
     hub = StreamHub(rt.store, lambda: courier.send(stages.project(rt)))
     client = redis_from(settings, decode_responses=True, socket_timeout=BLOCK + ANSWER_WITHIN)
-    hub.connect(RedisRunStreams(client, prefix=settings.prefix, on_notes=hub.on_notes, on_link=hub.on_link))
+    hub.connect(
+        RedisRunStreams(
+            client, prefix=settings.prefix, on_notes=hub.on_notes, on_link=hub.on_link, cipher=rt.store.cipher
+        )
+    )
     return hub

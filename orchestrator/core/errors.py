@@ -21,6 +21,7 @@ ChordageError
 │   └── Unavailable          a service we need does not answer
 │       ├── Crossed          the database rolled back a transaction that conflicted with another; safe to repeat
 │       ├── TryLater         it answers, and wants the request again later
+│       ├── WrongKey         stored contents cannot be decrypted with the keys that are given
 │       └── WrongSchema      the database is older or newer than this code
 ├── ModelFailed              all attempts at a model call failed; has the attempts
 ├── HandedOver               this process is stopping, so another one does the work
@@ -175,6 +176,10 @@ class TryLater(Unavailable):
         super().__init__(message)
         self.args = (message, seconds)  # so that it keeps both in a Celery result
         self.seconds = seconds
+
+
+class WrongKey(Unavailable):
+    """Stored contents cannot be decrypted with the keys that are given."""
 
 
 class WrongSchema(Unavailable):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.agent import Effect
 from chordage.orchestrator.core.approvals import OnExpiry, ResumeMode
+from chordage.orchestrator.core.contents import Cipher, CipherContext
 from chordage.orchestrator.core.errors import (
     AnswerTooLarge,
     ChordageError,
@@ -38,6 +39,8 @@ __all__ = [
     "AnswerTooLarge",
     "AsyncClient",
     "ChordageError",
+    "Cipher",
+    "CipherContext",
     "Client",
     "ConfigError",
     "Conflict",

@@ -16,6 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from chordage.orchestrator.core.bus import BusCursor, BusEntry, BusRules
+from chordage.orchestrator.core.contents import Cipher, CipherContext, encrypt_json
 from chordage.orchestrator.core.errors import Unavailable
 
 # KEYS: the cursor, the fleet's stream, those of runs. ARGV: bus, generation, from, to, entries kept of the fleet's
@@ -39,8 +40,10 @@ return redis.call('HMGET', KEYS[1], 'bus', 'generation', 'position')
 
 
 class RedisBus:
-    def __init__(self, client: Redis, *, prefix: str, rules: BusRules) -> None:
+    def __init__(self, client: Redis, *, prefix: str, rules: BusRules, cipher: Cipher | None = None) -> None:
+        """`cipher`: the data of entries is encrypted, for their thread."""
         self._redis = client
+        self._cipher = cipher
         self._cursor_key = f"{prefix}bus:mark"
         self._fleet = fleet_stream(prefix)
         self._runs = run_stream(prefix, "")
@@ -70,12 +73,20 @@ class RedisBus:
         args: list[str | int] = [
             cursor.bus, cursor.generation, cursor.position, to, rules.keep, rules.keep_of_run, rules.keep_seconds,
             json.dumps(
-                [(entry.position, number[entry.run], entry.id, entry.fields) for entry in entries], ensure_ascii=False
+                [(entry.position, number[entry.run], entry.id, self._fields(entry)) for entry in entries],
+                ensure_ascii=False,
             ),
         ]  # fmt: skip
         with _as_unavailable():
             values: Any = self._script(keys=keys, args=args)
         return _read(values)
+
+    def _fields(self, entry: BusEntry) -> list[str]:
+        if self._cipher is None:
+            return entry.fields
+        of = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
+        of["data"] = encrypt_json(self._cipher, of["data"], CipherContext("bus", "data", of["thread"]))
+        return [text for field in of.items() for text in field]
 
 
 def fleet_stream(prefix: str) -> str:

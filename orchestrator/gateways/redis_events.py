@@ -28,6 +28,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from chordage.orchestrator.core.contents import Cipher, CipherContext, encrypt_json
 from chordage.orchestrator.gateways.redis_direct import RedisHints
 
 log = structlog.get_logger()
@@ -70,8 +71,10 @@ class _SentText:
 
 
 class RedisEvents:
-    def __init__(self, client: Redis, hints: RedisHints, *, prefix: str) -> None:
+    def __init__(self, client: Redis, hints: RedisHints, *, prefix: str, cipher: Cipher | None = None) -> None:
+        """`cipher`: the data of events is encrypted, for their run."""
         self._redis = client
+        self._cipher = cipher
         self._hints = hints
         self._prefix = prefix
         self._sender: threading.Thread | None = None
@@ -188,7 +191,7 @@ class RedisEvents:
             shown = self._continued(run_id, data) if kind == "model.delta" else data
             if kind == "model.replied":
                 self._sent.pop(run_id, None)
-            values = _values(run_id, kind, shown)
+            values = _values(run_id, kind, shown, self._cipher)
             entries += [(place, values) for place in (number[run_id], *((1,) if kind in for_all else ()))]
         keys = [f"{self._prefix}live", *(live_stream(self._prefix, run_id) for run_id in runs)]
         try:
@@ -265,9 +268,14 @@ def _text(name: bytes | str) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-def _values(run_id: str, kind: str, data: dict[str, Any]) -> list[str]:
+def _values(run_id: str, kind: str, data: dict[str, Any], cipher: Cipher | None) -> list[str]:
     fact = str(int(kind not in {"model.delta", "model.reset"}))
-    return ["kind", kind, "run", run_id, "fact", fact, "data", json.dumps(data, default=str)]
+    text = encrypt_json(cipher, json.dumps(data, default=str), live_context(run_id))
+    return ["kind", kind, "run", run_id, "fact", fact, "data", text]
+
+
+def live_context(run_id: str) -> CipherContext:
+    return CipherContext("live", "data", run_id)
 
 
 def live_stream(prefix: str, run_id: str) -> str:

@@ -20,8 +20,10 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from chordage.orchestrator.core.contents import Cipher, decrypt_json
+from chordage.orchestrator.core.errors import WrongKey
 from chordage.orchestrator.gateways.redis_bus import fleet_stream, run_stream
-from chordage.orchestrator.gateways.redis_events import live_stream, watched_key
+from chordage.orchestrator.gateways.redis_events import live_context, live_stream, watched_key
 
 log = structlog.get_logger()
 
@@ -55,9 +57,11 @@ class RedisRunStreams:
         prefix: str,
         on_notes: Callable[[list[StreamNote]], None],
         on_link: Callable[[bool], None],
+        cipher: Cipher | None = None,
     ) -> None:
-        """`client`: with timeouts longer than `BLOCK`."""
+        """`client`: with timeouts longer than `BLOCK`. `cipher`: decrypts live entries."""
         self._redis = client
+        self._cipher = cipher
         self._prefix = prefix
         self._on_notes = on_notes
         self._on_link = on_link
@@ -160,7 +164,7 @@ class RedisRunStreams:
         for name, entries in read:
             self._last[name] = entries[-1][0]
             if name != self._control:
-                notes += [note for id_, fields in entries if (note := _note(id_, fields)) is not None]
+                notes += [note for id_, fields in entries if (note := _note(id_, fields, self._cipher)) is not None]
         if notes:
             self._on_notes(notes)
 
@@ -169,8 +173,8 @@ def _behind(position: int) -> str:
     return f"{position}-99"
 
 
-def _note(id_: str, fields: Mapping[str, str]) -> StreamNote | None:
-    """None: an entry that this version cannot read."""
+def _note(id_: str, fields: Mapping[str, str], cipher: Cipher | None) -> StreamNote | None:
+    """None: an entry that this version cannot read, or for which it has no key. It may be lost, as any live entry."""
     kind, run_id = fields.get("kind"), fields.get("run", "")
     if kind is None:
         return None
@@ -179,6 +183,7 @@ def _note(id_: str, fields: Mapping[str, str]) -> StreamNote | None:
         row = int(id_.partition("-")[0])
         return StreamNote(run_id=run_id, kind=kind, is_of_bus=True, thread_id=thread_id, turn_id=turn_id, row=row)
     try:
-        return StreamNote(run_id=run_id, kind=kind, data=json.loads(fields["data"]))
-    except (KeyError, ValueError):
+        data = json.loads(decrypt_json(cipher, fields["data"], live_context(run_id)))
+    except (KeyError, ValueError, WrongKey):
         return None
+    return StreamNote(run_id=run_id, kind=kind, data=data) if isinstance(data, dict) else None

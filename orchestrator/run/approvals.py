@@ -335,11 +335,11 @@ def _resumes(unit: Unit, call: Call, asked: Suspension, decision: Decision, *, s
     if settled is not None and asked.why is Why.CLIENT:
         settled = client_tools.shown(call, settled)
     if settled is None:
-        return calls.resume(unit.tx, call.id, step=step, arguments=decision.edited_args, lease_until=unit.lease())
+        return calls.resume(unit.tx, call, step=step, arguments=decision.edited_args, lease_until=unit.lease())
     if settled.status is not CallStatus.CANCELLED:
-        calls.resume(unit.tx, call.id, step=step, arguments=None, lease_until=None)
+        calls.resume(unit.tx, call, step=step, arguments=None, lease_until=None)
     calls.answer(
-        unit.tx, call.id, status=settled.status, code=settled.code, content=settled.content, full=settled.full,
+        unit.tx, call, status=settled.status, code=settled.code, content=settled.content, full=settled.full,
         step=step, now=unit.now,
     )  # fmt: skip
     return False

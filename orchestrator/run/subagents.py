@@ -161,7 +161,7 @@ def _suspends(unit: Unit, run: Run, agent: AgentSpec, call: Call, left: int, ste
     if refusal is None:
         return waiting.suspend_idle_call(unit, call, run.agent, subagents.question(sub))
     code, content = refusal
-    calls.answer(unit.tx, call.id, status=CallStatus.FAILED, code=code, content=content, step=step, now=unit.now)
+    calls.answer(unit.tx, call, status=CallStatus.FAILED, code=code, content=content, step=step, now=unit.now)
     return False
 
 

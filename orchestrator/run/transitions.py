@@ -322,7 +322,7 @@ def _open_round(unit: Unit, request: ModelRequest, outcome: ReplyOutcome, under_
     journal.append(unit.tx, rows)
     asked = rounds.open_calls(unit, request, step, outcome)
     if outcome.keeps is not None:
-        runs.keep_ending(unit.tx, run.id, outcome.keeps)
+        runs.keep_ending(unit.tx, run.id, run.thread_id, outcome.keeps)
     if rounds.is_settled_here(asked, outcome, under_way):
         past = _continued(request, rows, rounds.answers(run, step, asked))
         unit.follow_result(lambda: _carry_on(opened(), past))

@@ -505,7 +505,7 @@ def _ask_plugins_after(rt: Runtime, work: CallWork, session: PluginSession | Non
 def _keep_failure(rt: Runtime, work: CallWork, error: PluginFailed) -> None:
     """A broken plugin ends the run, once its round is settled."""
     with Unit(rt) as unit:
-        runs.keep_ending(unit.tx, work.call.run_id, failed("plugin", str(error)))
+        runs.keep_ending(unit.tx, work.call.run_id, work.call.thread_id, failed("plugin", str(error)))
 
 
 # Running the tool.
@@ -551,7 +551,7 @@ def _announce_start(rt: Runtime, work: CallWork) -> None:
 
 def _note_progress(rt: Runtime, call: Call, text: str) -> None:
     with Unit(rt, rt.store.single) as unit:
-        calls.note_progress(unit.tx, call.id, text)
+        calls.note_progress(unit.tx, call, text)
         unit.announce(LiveEvent(run_id=call.run_id, kind="tool.progress", data={"call": call.id, "text": text}))
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import and_, delete, func, select, update
 
 from chordage.orchestrator.core.agent_versions import AgentVersion
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import OPEN_RUNS
 from chordage.orchestrator.store.schema import agent_versions, processes, runs
@@ -39,10 +40,11 @@ class OpenRuns:
 
 def insert(tx: Tx, version: AgentVersion, *, now: datetime, by: str | None) -> None:
     """Unless it is there. Two that insert it at once wait for each other, and one row is written."""
-    added = insert_or(tx.dialect.name, agent_versions).values(
-        digest=version.digest, agent=version.agent, definition=dict(version.definition), first_seen_at=now,
-        first_seen_by=by,
-    )  # fmt: skip
+    row = {
+        "digest": version.digest, "agent": version.agent, "definition": dict(version.definition), "first_seen_at": now,
+        "first_seen_by": by,
+    }  # fmt: skip
+    added = insert_or(tx.dialect.name, agent_versions).values(owned(tx, agent_versions, row))
     tx.execute(added.on_conflict_do_nothing(index_elements=["digest"]))
 
 

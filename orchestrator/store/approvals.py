@@ -25,6 +25,7 @@ from chordage.orchestrator.core.approvals import (
     Why,
     digest,
 )
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,
@@ -64,16 +65,14 @@ def ask(
     about_claim: str | None = None,
 ) -> None:
     expires = None if question.expires_in is None else now + timedelta(seconds=question.expires_in)
-    tx.execute(
-        insert(suspensions),
-        {
-            "id": suspension_id, **{name: getattr(about, name) for name in _OF_CALL}, "why": question.why.value,
-            "prompt": question.prompt, "schema": question.schema, "resume_mode": question.resume_mode.value,
-            "digest": digest(about.arguments), "status": SuspensionStatus.OPEN.value, "created_at": now,
-            "expires_at": expires, "on_expiry": question.on_expiry.value, "default": question.default,
-            "about_claim": about_claim,
-        },
-    )  # fmt: skip
+    row = {
+        "id": suspension_id, **{name: getattr(about, name) for name in _OF_CALL}, "why": question.why.value,
+        "prompt": question.prompt, "schema": question.schema, "resume_mode": question.resume_mode.value,
+        "digest": digest(about.arguments), "status": SuspensionStatus.OPEN.value, "created_at": now,
+        "expires_at": expires, "on_expiry": question.on_expiry.value, "default": question.default,
+        "about_claim": about_claim,
+    }  # fmt: skip
+    tx.execute(insert(suspensions), owned(tx, suspensions, row))
 
 
 _ENUMS = {"why": Why, "resume_mode": ResumeMode, "status": SuspensionStatus, "on_expiry": OnExpiry}
@@ -168,16 +167,13 @@ _DECISION_COLUMNS = [
 
 def store_decision(tx: Tx, decision: Decision, *, source: str, decided_by: str, now: datetime) -> None:
     edited = decision.edited_args
-    tx.execute(
-        insert(decisions),
-        {
-            "id": decision.id, "suspension_id": decision.suspension_id, "call_id": decision.call_id,
-            "run_id": decision.run_id, "key": decision.key, "action": decision.action.value,
-            "payload": decision.payload, "edited_args": edited,
-            "edited_digest": None if edited is None else digest(edited), "reason": decision.reason, "source": source,
-            "decided_by": decided_by, "created_at": now,
-        },
-    )  # fmt: skip
+    row = {
+        "id": decision.id, "suspension_id": decision.suspension_id, "call_id": decision.call_id,
+        "run_id": decision.run_id, "key": decision.key, "action": decision.action.value, "payload": decision.payload,
+        "edited_args": edited, "edited_digest": None if edited is None else digest(edited), "reason": decision.reason,
+        "source": source, "decided_by": decided_by, "created_at": now,
+    }  # fmt: skip
+    tx.execute(insert(decisions), owned(tx, decisions, row))
 
 
 def _decision_from_row(row: Any) -> Decision:

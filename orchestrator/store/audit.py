@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import delete, insert, select, tuple_
 
 from chordage.orchestrator.core.audit import Actor, Audited, AuditEntry
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import caller_audit
 
@@ -26,7 +27,7 @@ def record(
     address = None if actor.address is None else actor.address[:_ADDRESS_MAX]
     who = {"actor": actor.id, "on_behalf": actor.user, "tenant": actor.tenant, "address": address}
     what = {"at": now, "action": action.value, "about": about, "detail": detail or {}}
-    tx.execute(insert(caller_audit), {**who, **what})
+    tx.execute(insert(caller_audit), owned(tx, caller_audit, {**who, **what}))
 
 
 def newest(

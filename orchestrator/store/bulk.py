@@ -19,6 +19,7 @@ from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.bulk import BEGINNING, EXACT, BulkAction, BulkCount, BulkJob, BulkState
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.groups import Group
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has, in_code_points
 from chordage.orchestrator.store.processes import GONE
@@ -45,7 +46,7 @@ def add(tx: Tx, job: BulkJob, *, lease_until: datetime) -> bool:
         "groups": None if job.groups is None else sorted(job.groups),
         "lease_until": lease_until,
     }  # fmt: skip
-    new = insert_or(tx.dialect.name, bulk_jobs).values(values)
+    new = insert_or(tx.dialect.name, bulk_jobs).values(owned(tx, bulk_jobs, values))
     new = new.on_conflict_do_nothing(index_elements=["asked_by", "request_key"])
     return tx.execute(new.returning(bulk_jobs.c.id)).first() is not None
 

@@ -36,6 +36,7 @@ from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.records import Call, NewCall, Run
 from chordage.orchestrator.core.status import CALL, IN_FLIGHT_CALL, OPEN_CALL, CallStatus, sources
 from chordage.orchestrator.core.transcript import UNFINISHED
+from chordage.orchestrator.store.contents import is_encrypted, owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     CALLS_IN_FLIGHT,
@@ -234,6 +235,11 @@ class ResultPart:
 def result_part(tx: Tx, call_id: str, offset: int, length: int) -> ResultPart | None:
     """None: there is no such call, or it has no result."""
     whole = func.coalesce(calls.c.full_result, calls.c.content)
+    if is_encrypted(tx):
+        full = tx.execute(select(calls.c.thread_id, whole.label("text")).where(calls.c.id == call_id)).first()
+        if full is None or full.text is None:
+            return None
+        return ResultPart(thread_id=full.thread_id, text=full.text[offset : offset + length], total=len(full.text))
     part = select(
         calls.c.thread_id,
         func.substr(whole, min(offset, _MAX_OFFSET) + 1, length).label("text"),
@@ -245,6 +251,9 @@ def result_part(tx: Tx, call_id: str, offset: int, length: int) -> ResultPart | 
 
 def sizes_of_full_results(tx: Tx, run_id: str) -> list[tuple[str, int]]:
     """The calls of a run whose result was cut for the model, with the characters of the whole."""
+    if is_encrypted(tx):
+        ids = with_full_results(tx, run_id)
+        return [(call_id, len(text)) for call_id, text in full_results(tx, ids).items()]
     sizes = select(calls.c.id, func.length(calls.c.full_result)).where(
         calls.c.run_id == run_id, calls.c.full_result.is_not(None)
     )
@@ -256,7 +265,7 @@ def full_results(tx: Tx, call_ids: Sequence[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for start in range(0, len(call_ids), AT_ONCE):
         among = calls.c.id.in_(call_ids[start : start + AT_ONCE])
-        texts |= dict(tx.execute(select(calls.c.id, calls.c.full_result).where(among)).tuples())
+        texts |= {row.id: row.full_result for row in tx.execute(select(calls.c.id, calls.c.full_result).where(among))}
     return texts
 
 
@@ -320,7 +329,7 @@ _SETTLE = PreparedStatement(
     )
     .values(
         status=bindparam("to_status"), code=bindparam("to_code"), content=bindparam("to_content"),
-        full_result=bindparam("to_full"), worker=bindparam("by_worker"), started_at=bindparam("begun"),
+        full_result=bindparam("to_full_result"), worker=bindparam("by_worker"), started_at=bindparam("begun"),
         ended_at=bindparam("now"), lease_until=None,
     )
 )  # fmt: skip
@@ -350,14 +359,15 @@ def _settle_binds(settled: CallEnd) -> dict[str, Any]:
     call, outcome = settled.call, settled.outcome
     return {
         "call": call.id, "asked": call.suspension_id, "token": settled.token, "to_status": outcome.status.value,
-        "to_code": outcome.code, "to_content": outcome.content, "to_full": outcome.full, "by_worker": outcome.worker,
-        "begun": outcome.started_at, "now": outcome.ended_at,
+        "to_code": outcome.code, "to_content": outcome.content, "to_full_result": outcome.full,
+        "to_thread_id": call.thread_id, "by_worker": outcome.worker, "begun": outcome.started_at,
+        "now": outcome.ended_at,
     }  # fmt: skip
 
 
 def answer(
     tx: Tx,
-    call_id: str,
+    call: Call,
     *,
     status: CallStatus,
     code: str | None,
@@ -369,10 +379,10 @@ def answer(
     """Settle the call by a decision alone."""
     settled = (
         update(calls)
-        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, status)))
+        .where(calls.c.id == call.id, still(calls.c.status, *sources(CALL, status)))
         .values(
-            status=status.value, code=code, content=content, full_result=full, ended_at=now, lease_until=None,
-            claim_token=None, replayed_at=step,
+            status=status.value, code=code, ended_at=now, lease_until=None, claim_token=None, replayed_at=step,
+            **owned(tx, calls, {"content": content, "full_result": full}, owner=call.thread_id),
         )
     )  # fmt: skip
     return tx.execute(settled).rowcount == 1
@@ -383,16 +393,17 @@ def supply_result(tx: Tx, call: Call, *, status: CallStatus, code: str, content:
     supplied = (
         update(calls)
         .where(calls.c.id == call.id, still(calls.c.status, *sources(CALL, status)))
-        .values(status=status.value, code=code, content=content, ended_at=now, lease_until=None, claim_token=None)
+        .values(status=status.value, code=code, ended_at=now, lease_until=None, claim_token=None)
+        .values(owned(tx, calls, {"content": content}, owner=call.thread_id))
     )
     return tx.execute(supplied).rowcount == 1
 
 
 def cancel(tx: Tx, call_ids: Collection[str], *, code: str, content: str, now: datetime) -> None:
-    """Close calls whose results are no longer needed."""
+    """Close calls whose results are no longer needed. `content`: a text of ours, here as in `cancel_of_run`."""
     cancellable = still(calls.c.status, *sources(CALL, CallStatus.CANCELLED))
     some = update(calls).where(calls.c.id.in_(sorted(call_ids)), cancellable)
-    tx.execute(some.values(_cancelled(code, content, now)))
+    tx.execute(some.values(owned(tx, calls, _cancelled(code, content, now), owner=None)))
 
 
 def cancel_of_run(tx: Tx, run_id: str, *, code: str, content: str, now: datetime) -> int:
@@ -456,12 +467,12 @@ def unpark(tx: Tx, call_ids: Collection[str], *, step: int, lease_until: datetim
     tx.execute(parked.values(replayed_at=step, lease_until=lease_until))
 
 
-def resume(tx: Tx, call_id: str, *, step: int, arguments: dict[str, Any] | None, lease_until: datetime | None) -> bool:
+def resume(tx: Tx, call: Call, *, step: int, arguments: dict[str, Any] | None, lease_until: datetime | None) -> bool:
     """The call was decided. With a lease, it is carried out in this step of its run."""
-    changed = {} if arguments is None else {"arguments": arguments}
+    changed = owned(tx, calls, {} if arguments is None else {"arguments": arguments}, owner=call.thread_id)
     resumed = (
         update(calls)
-        .where(calls.c.id == call_id, still(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
+        .where(calls.c.id == call.id, still(calls.c.status, *sources(CALL, CallStatus.RESUMING)))
         .values(status=CallStatus.RESUMING.value, replayed_at=step, lease_until=lease_until, **changed)
     )
     return tx.execute(resumed).rowcount == 1
@@ -609,10 +620,10 @@ def amend(tx: Tx, call: Call, token: str | None, arguments: dict[str, Any]) -> b
     amended = update(calls).where(
         calls.c.id == call.id, still(calls.c.status, CallStatus.RUNNING), calls.c.claim_token == token
     )
-    return tx.execute(amended.values(arguments=arguments)).rowcount == 1
+    changed = owned(tx, calls, {"arguments": arguments}, owner=call.thread_id)
+    return tx.execute(amended.values(changed)).rowcount == 1
 
 
-def note_progress(tx: Tx, call_id: str, text: str) -> None:
-    tx.execute(
-        update(calls).where(calls.c.id == call_id, still(calls.c.status, *sorted(OPEN_CALL))).values(progress=text)
-    )
+def note_progress(tx: Tx, call: Call, text: str) -> None:
+    is_open = update(calls).where(calls.c.id == call.id, still(calls.c.status, *sorted(OPEN_CALL)))
+    tx.execute(is_open.values(owned(tx, calls, {"progress": text}, owner=call.thread_id)))

@@ -33,6 +33,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from chordage.orchestrator.core.contents import Cipher
 from chordage.orchestrator.core.errors import ConfigError, Crossed, LostRace, Unavailable, WrongSchema
 from chordage.orchestrator.core.retry import Backoff
 from chordage.orchestrator.store import pipeline
@@ -65,6 +66,7 @@ SESSION_SETTINGS = {"search_path": SCHEMA, **INDEX_PLANS, **NO_JIT}
 APPLICATION = "chordage"  # begins the name by which PostgreSQL lists our connections; behind it the release
 SWITCH = "chordage_pipeline"  # in the query of a URL: on, or off for a pooler in transaction mode
 CONNECT_ARGS: Mapping[str, Any] = {**UNPREPARED, "connect_timeout": 5, **KEEPALIVES}
+CIPHER = "chordage_cipher"  # the attribute of a dialect: what encrypts contents (store/contents.py), or None
 DRIVERS = {
     "sqlite": "sqlite", "sqlite+pysqlite": "sqlite",
     "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg",
@@ -76,7 +78,7 @@ class EnginePair(NamedTuple):
     plain: Engine  # single statements, each a transaction of its own
 
 
-def make_engines(url: str, *, pool_size: int, hold: float) -> EnginePair:
+def make_engines(url: str, *, pool_size: int, hold: float, cipher: Cipher | None = None) -> EnginePair:
     """`hold`: seconds for which a transaction of PostgreSQL may hold its locks.
 
     On PostgreSQL both take their connections from one pool. On SQLite each has its own, so that threads that wait for
@@ -84,9 +86,13 @@ def make_engines(url: str, *, pool_size: int, hold: float) -> EnginePair:
     """
     parsed = _parse(url)
     if parsed.get_backend_name() == "sqlite":
-        return EnginePair(_sqlite(parsed, pool_size, plain=False), _sqlite(parsed, pool_size, plain=True))
-    whole = _postgres(parsed, pool_size, hold)
-    return EnginePair(whole, whole.execution_options(**{pipeline.PLAIN: True}))
+        engines = EnginePair(_sqlite(parsed, pool_size, plain=False), _sqlite(parsed, pool_size, plain=True))
+    else:
+        whole = _postgres(parsed, pool_size, hold)
+        engines = EnginePair(whole, whole.execution_options(**{pipeline.PLAIN: True}))
+    for engine in engines:
+        setattr(engine.dialect, CIPHER, cipher)
+    return engines
 
 
 def _parse(url: str) -> URL:
@@ -295,9 +301,10 @@ T = TypeVar("T")
 
 
 class Store:
-    def __init__(self, url: str, *, pool_size: int = 5, hold: float = HOLD) -> None:
-        """`hold`: seconds after which PostgreSQL ends one of our transactions."""
+    def __init__(self, url: str, *, pool_size: int = 5, hold: float = HOLD, cipher: Cipher | None = None) -> None:
+        """`hold`: seconds after which PostgreSQL ends one of our transactions. `cipher`: encrypts contents."""
         self.url = url
+        self.cipher = cipher
         self._pool_size = pool_size
         self._hold = hold
         self._pid = 0
@@ -330,7 +337,9 @@ class Store:
             for inherited in (self._engine, self._plain):
                 if inherited is not None:
                     inherited.dispose(close=False)
-            self._engine, self._plain = make_engines(self.url, pool_size=self._pool_size, hold=self._hold)
+            self._engine, self._plain = make_engines(
+                self.url, pool_size=self._pool_size, hold=self._hold, cipher=self.cipher
+            )
             self._pid = os.getpid()
 
     def write(self) -> AbstractContextManager[Tx]:

@@ -157,8 +157,8 @@ def unstarted_work(tx: Tx, before: datetime) -> LateRows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BusDelay:
-    """`oldest`: when the first row was written that is not on the bus."""
+class CursorDelay:
+    """`oldest`: when the first row of the journal was written that is behind the cursor."""
 
     oldest: datetime | None
     failures: int = 0
@@ -166,14 +166,15 @@ class BusDelay:
     error_at: datetime | None = None
 
 
-def bus_delay(tx: Tx) -> BusDelay:
-    row = projection.load(tx)
+def delay_of(tx: Tx, cursor: str = projection.NAME) -> CursorDelay:
+    """Of the bus, or of another reader of the journal."""
+    row = projection.load(tx, cursor)
     position = row.mark.position if row else 0
     unread = select(journal.c.at).where(journal.c.id > position).order_by(journal.c.id).limit(1)
     oldest = tx.execute(unread).scalar()
     if row is None:
-        return BusDelay(oldest=oldest)
-    return BusDelay(oldest=oldest, failures=row.failures, error=row.error, error_at=row.error_at)
+        return CursorDelay(oldest=oldest)
+    return CursorDelay(oldest=oldest, failures=row.failures, error=row.error, error_at=row.error_at)
 
 
 def failing_channels(tx: Tx) -> Sequence[Row[str, int, datetime | None]]:

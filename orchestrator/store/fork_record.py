@@ -16,6 +16,7 @@ from chordage.orchestrator.core.approvals import digest
 from chordage.orchestrator.core.forking import ForkTerms, RecordedCall, RecordedResult
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import calls, forks, journal
@@ -29,7 +30,7 @@ def create(tx: Tx, turn_id: str, terms: ForkTerms) -> None:
         "arguments": dict(terms.arguments), "model": terms.model, "instructions": terms.instructions,
         "effects": sorted(terms.effects),
     }  # fmt: skip
-    tx.execute(insert(forks).values(row))
+    tx.execute(insert(forks).values(owned(tx, forks, row)))
 
 
 def load(tx: Tx, turn_id: str) -> ForkTerms | None:

@@ -13,8 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import Text as TextType
-from sqlalchemy import and_, bindparam, case, cast, func, null, select, update
+from sqlalchemy import and_, bindparam, case, func, null, select, update
 
 from chordage.orchestrator.core.metrics import (
     REPLIES,
@@ -27,6 +26,7 @@ from chordage.orchestrator.core.metrics import (
 )
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.stepping import Control
+from chordage.orchestrator.store.contents import json_text
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import (
@@ -94,7 +94,7 @@ _ASKED_AT = (
 _ROWS = PreparedStatement(
     select(
         journal.c.id, journal.c.run_id, journal.c.step, journal.c.kind, journal.c.at,
-        case((has(journal.c.kind, *sorted(WITH_BODY)), cast(journal.c.body, TextType)), else_=null()).label("text"),
+        case((has(journal.c.kind, *sorted(WITH_BODY)), json_text(journal.c.body)), else_=null()).label("text"),
         turns.c.agent, turns.c.grp.label("group"), turns.c.due_at, turns.c.started_at, turns.c.done_at,
         case((has(journal.c.kind, Checkpoint.CALL_DECIDED), _ASKED_AT), else_=null()).label("asked_at"),
         case((has(journal.c.kind, *sorted(REPLIES)), _ROUND_ENDED), else_=null()).label("round_ended_at"),

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, literal_column, select, text, update
 
 from chordage.orchestrator.core.deliveries import DeliveryStatus, receiver_of
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     PENDING_DELIVERIES,
@@ -37,7 +38,7 @@ def add(tx: Tx, thread_id: str, turn_id: str, *, target: dict[str, Any], body: d
         "created_at": now, "position": _HERE, "status": DeliveryStatus.PENDING.value, "attempts": 0, "forgiven": 0,
         "next_at": now,
     }  # fmt: skip
-    tx.execute(insert(outbox).values(row))
+    tx.execute(insert(outbox).values(owned(tx, outbox, row)))
 
 
 WINDOW = 50  # due rows of one receiver that are read at once
@@ -177,7 +178,8 @@ def settle(
     settled = (
         update(outbox)
         .where(outbox.c.id == delivery.id, outbox.c.claim_token == delivery.claim_token, STILL_PENDING)
-        .values(status=status.value, claim_token=None, claim_worker=None, next_at=next_at, error=error, **times)
+        .values(status=status.value, claim_token=None, claim_worker=None, next_at=next_at, **times)
+        .values(owned(tx, outbox, {"error": error}, owner=delivery.thread_id))
     )
     if tx.execute(settled).rowcount == 0:
         return False

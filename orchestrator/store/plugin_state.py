@@ -23,6 +23,7 @@ from chordage.orchestrator.core.plugin_state import (
     by_place,
     noted,
 )
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.schema import plugin_state
 from chordage.orchestrator.store.statements import PreparedStatement, insert_or
@@ -55,7 +56,8 @@ def note(tx: Tx, noter: Noter, updates: Sequence[SetState]) -> str | None:
     except StateRefused as why:
         return str(why)
     for place, entry in new.items():
-        tx.execute(update(plugin_state).where(_at(place)).values(asdict(entry)))
+        values = owned(tx, plugin_state, asdict(entry), owner=place.owner)
+        tx.execute(update(plugin_state).where(_at(place)).values(values))
     return None
 
 

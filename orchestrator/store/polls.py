@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import or_, select, update
 
 from chordage.orchestrator.store import runs
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import in_code_points
 from chordage.orchestrator.store.schema import polls, refusals, threads, turns
@@ -34,8 +35,8 @@ def known_keys(tx: Tx, agent: str, source: str, keys: Collection[str]) -> set[st
 def refuse(tx: Tx, source: str, key: str, *, why: str, excerpt: str, now: datetime) -> bool:
     """False: it was refused before."""
     row = {"source": source, "key": key, "why": why, "excerpt": excerpt, "at": now}
-    new = insert_or(tx.dialect.name, refusals).values(row).on_conflict_do_nothing(index_elements=["source", "key"])
-    return bool(tx.execute(new).rowcount)
+    new = insert_or(tx.dialect.name, refusals).values(owned(tx, refusals, row))
+    return bool(tx.execute(new.on_conflict_do_nothing(index_elements=["source", "key"])).rowcount)
 
 
 def load_all(tx: Tx) -> list[dict[str, Any]]:
@@ -126,13 +127,14 @@ def store_cursor(tx: Tx, name: str, revision: int, cursor: str | None, counts: P
 
 def note_failure(tx: Tx, name: str, holder: str, error: str, next_look: datetime) -> None:
     mine = update(polls).where(polls.c.name == name, polls.c.holder == holder)
-    tx.execute(mine.values(failures=polls.c.failures + 1, error=error, next_look=next_look))
+    failed = owned(tx, polls, {"error": error}, owner=name)
+    tx.execute(mine.values(failures=polls.c.failures + 1, next_look=next_look, **failed))
 
 
 def note_full(tx: Tx, name: str, holder: str, why: str, next_look: datetime) -> None:
     """Nothing is broken: there is no room for the messages that came."""
     mine = update(polls).where(polls.c.name == name, polls.c.holder == holder)
-    tx.execute(mine.values(failures=0, error=why, next_look=next_look))
+    tx.execute(mine.values(failures=0, next_look=next_look, **owned(tx, polls, {"error": why}, owner=name)))
 
 
 def note_success(tx: Tx, name: str, holder: str) -> None:

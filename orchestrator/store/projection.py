@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Text, and_, bindparam, case, cast, func, null, or_, select, text, update
+from sqlalchemy import and_, bindparam, case, func, null, or_, select, text, update
 
 from chordage.orchestrator.core.bus import BusCursor, Fact
 from chordage.orchestrator.core.records import Checkpoint
+from chordage.orchestrator.store.contents import json_text
 from chordage.orchestrator.store.database import Store, Tx
 from chordage.orchestrator.store.predicates import has
 from chordage.orchestrator.store.schema import journal, projection, runs, turns
@@ -145,7 +146,7 @@ def ended_runs(tx: Tx, after: int, as_many: int) -> list[EndedRun]:
 _FACTS = PreparedStatement(
     select(
         journal.c.id, journal.c.thread_id, journal.c.run_id, journal.c.step, journal.c.kind,
-        cast(journal.c.body, Text).label("text"), journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
+        json_text(journal.c.body).label("text"), journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
     )
     .select_from(journal)
     .outerjoin(runs, runs.c.id == journal.c.run_id)

@@ -316,7 +316,7 @@ NOT_PRUNED = {
     "groups": "settings", "tool_durations": "a row for each tool", "projection": "one row",
     "polls": "a row for each channel", "pulse": "a row for each task, chore and will",
     "processes": "rescue deletes those that are gone", "caller_keys": "people revoke them",
-    "web_secrets": "a few rows", "metric_sums": "a bounded number",
+    "web_secrets": "a few rows", "cipher_keys": "a row for each key", "metric_sums": "a bounded number",
     "login_links": "they expire", "web_sessions": "they expire",
     "stream_tickets": "they expire", "question_links": "they expire", "saved_views": "people delete them",
 }  # fmt: skip

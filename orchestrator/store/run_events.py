@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, cast, func, or_, select
+from sqlalchemy import Select, and_, func, or_, select
 
 from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.bus import Fact
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import SETTLED_CALL, TurnStatus
+from chordage.orchestrator.store.contents import json_text
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import STILL_OPEN_SUSPENSION, has
 from chordage.orchestrator.store.schema import calls, decisions, journal, projection, runs, suspensions, turns
@@ -23,7 +24,7 @@ Row = dict[str, Any]
 
 _FACT = select(
     journal.c.id, journal.c.thread_id, journal.c.run_id, journal.c.step, journal.c.kind,
-    cast(journal.c.body, Text).label("text"), journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
+    json_text(journal.c.body).label("text"), journal.c.at, runs.c.turn_id, runs.c.agent, runs.c.grp.label("group"),
 ).outerjoin(runs, runs.c.id == journal.c.run_id)  # fmt: skip
 _row_id = journal.c.id + 0  # so that no database walks the journal by its key
 _SETTLED = [status.value for status in sorted(SETTLED_CALL)]

@@ -24,6 +24,7 @@ from chordage.orchestrator.core.reasons import Ending, Reason
 from chordage.orchestrator.core.records import Phase, Run, take_kin
 from chordage.orchestrator.core.status import RUN, RunStatus, sources
 from chordage.orchestrator.core.stepping import Control
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
@@ -193,7 +194,11 @@ class RunClaim:
     digest: str = ""
 
     def binds(self) -> dict[str, Any]:
-        return {"run": self.run.id, "of_epoch": self.run.epoch, "at_step": self.step, "token": self.token}
+        run = self.run
+        return {
+            "run": run.id, "of_epoch": run.epoch, "at_step": self.step, "token": self.token,
+            "thread_id": run.thread_id, "why_thread_id": run.thread_id,
+        }  # fmt: skip
 
 
 def _is_at(step: ColumnElement[int]) -> ColumnElement[bool]:
@@ -341,9 +346,10 @@ def hold(tx: Tx, at: RunClaim, *, to: int, kept: Ending | None, usage: Usage, no
 # what is written under the lock of the run
 
 
-def keep_ending(tx: Tx, run_id: str, ending: Ending) -> None:
+def keep_ending(tx: Tx, run_id: str, thread_id: str, ending: Ending) -> None:
     """How the run ends once its round is settled."""
-    tx.execute(update(runs).where(runs.c.id == run_id, STILL_RUNNING).values(_kept(ending)))
+    running = update(runs).where(runs.c.id == run_id, STILL_RUNNING)
+    tx.execute(running.values(owned(tx, runs, _kept(ending), owner=thread_id)))
 
 
 def resume(tx: Tx, run: Run, *, rested_ms: int, lease_until: datetime) -> bool:
@@ -380,8 +386,9 @@ def end(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
         update(runs)
         .where(runs.c.id == run.id, runs.c.epoch == run.epoch, still(runs.c.status, *sources(RUN, RunStatus.DONE)))
         .values(
-            status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, detail=ending.detail,
-            ended_at=now, epoch=runs.c.epoch + 1, lease_until=None, claim_token=None, claim_worker=None, stalled=0,
+            status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, ended_at=now,
+            epoch=runs.c.epoch + 1, lease_until=None, claim_token=None, claim_worker=None, stalled=0,
+            **owned(tx, runs, {"detail": ending.detail}, owner=run.thread_id),
         )
     )  # fmt: skip
     return tx.execute(ended).rowcount == 1
@@ -442,8 +449,8 @@ def resume_held(
 def finish_held(tx: Tx, run: Run, ending: Ending, now: datetime) -> bool:
     """The held reply was the last one."""
     ended = _held_as(run).values(
-        status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, detail=ending.detail, ended_at=now,
-        lease_until=None, **_UNCLAIMED,
+        status=RunStatus.DONE.value, reason=ending.reason.value, code=ending.code, ended_at=now, lease_until=None,
+        **owned(tx, runs, {"detail": ending.detail}, owner=run.thread_id), **_UNCLAIMED,
     )  # fmt: skip
     return tx.execute(ended).rowcount == 1
 

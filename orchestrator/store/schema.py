@@ -48,6 +48,7 @@ from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.model import COUNTS
 from chordage.orchestrator.core.records import Checkpoint
 from chordage.orchestrator.core.status import IN_FLIGHT_CALL, OPEN_RUN, CallStatus, RunStatus, TurnStatus
+from chordage.orchestrator.store.contents import Contents, ContentsForm
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -183,13 +184,13 @@ turns = Table(
     Column("ready", Integer, nullable=False),
     Column("steers", Integer, nullable=False),  # 1: a run at work on its thread may take it in before it starts
     Column("disposition", String(20)),
-    Column("detail", Text),  # why a turn ended that never started; for others see the run
+    Column("detail", Contents("turns.detail")),  # why a turn ended that never started; for others see the run
     Column("run_id", Id),
     Column("origin", String(20), nullable=False),
     Column("channel", String(200)),
     Column("sender", String(20), nullable=False),
-    Column("text", Text, nullable=False),
-    Column("meta", Json, nullable=False),
+    Column("text", Contents("turns.text"), nullable=False),
+    Column("meta", Contents("turns.meta", ContentsForm.JSON), nullable=False),
     Column("strategy", String(50), nullable=False),
     Column("control", String(10), nullable=False),
     Column("source", String(300), nullable=False),
@@ -202,8 +203,8 @@ turns = Table(
     Column("timeout_ms", BigInteger),
     Column("fork_of", Id),  # the run that its own run is a fork of
     Column("traceparent", String(55)),  # of its caller, by W3C's rules
-    Column("client_tools", Json),  # that its caller carries out: core/client_tools.py
-    Column("reply_target", Json),
+    Column("client_tools", Contents("turns.client_tools", ContentsForm.JSON)),  # of its caller: core/client_tools.py
+    Column("reply_target", Contents("turns.reply_target", ContentsForm.JSON)),
     Column("not_before", UtcTime),
     Column("due_at", UtcTime, nullable=False),
     Column("deadline", UtcTime),
@@ -286,7 +287,7 @@ runs = Table(
     Column("status", String(20), nullable=False),
     Column("reason", String(30)),
     Column("code", String(100)),
-    Column("detail", Text),
+    Column("detail", Contents("runs.detail")),
     Column("epoch", Integer, nullable=False),
     Column("step", Integer, nullable=False),
     Column("phase", String(20), nullable=False),
@@ -328,7 +329,7 @@ runs = Table(
     # How it ends once no call is suspended.
     Column("kept_reason", String(30)),
     Column("kept_code", String(100)),
-    Column("kept_detail", Text),
+    Column("kept_detail", Contents("runs.kept_detail")),
     Column("started_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime),
     CheckConstraint(_one_of("status", RunStatus), name="status"),
@@ -355,13 +356,13 @@ calls = Table(
     Column("ask_id", String(200), nullable=False),
     Column("generation", Integer, nullable=False),
     Column("tool", String(200), nullable=False),
-    Column("arguments", Json, nullable=False),
+    Column("arguments", Contents("calls.arguments", ContentsForm.JSON), nullable=False),
     Column("effect", String(20), nullable=False),
     Column("status", String(20), nullable=False),
     Column("code", String(100)),
-    Column("content", Text),
-    Column("full_result", Text),
-    Column("progress", Text),
+    Column("content", Contents("calls.content")),
+    Column("full_result", Contents("calls.full_result")),
+    Column("progress", Contents("calls.progress")),
     Column("claim_token", String(100)),
     Column("worker", String(200)),
     Column("lease_until", UtcTime),
@@ -406,7 +407,7 @@ journal = Table(
     Column("run_id", Id, nullable=False),
     Column("step", Integer, nullable=False),
     Column("kind", String(30), nullable=False),
-    Column("body", Json, nullable=False),
+    Column("body", Contents("journal.body", ContentsForm.JSON), nullable=False),
     Column("at", UtcTime, nullable=False),
     Column("upto", Serial),  # of a summary: the last row that it replaces
     # A checkpoint is written once, even if every guard before it fails.
@@ -432,15 +433,15 @@ suspensions = Table(
     Column("step", Integer, nullable=False),
     Column("tool", String(200), nullable=False),
     Column("why", String(30), nullable=False),
-    Column("prompt", Text, nullable=False),
-    Column("schema", Json),
+    Column("prompt", Contents("suspensions.prompt"), nullable=False),
+    Column("schema", Contents("suspensions.schema", ContentsForm.JSON)),
     Column("resume_mode", String(40), nullable=False),
     Column("digest", String(64), nullable=False),  # of the arguments in question
     Column("status", String(20), nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime),
     Column("on_expiry", String(20), nullable=False),
-    Column("default", Json),
+    Column("default", Contents("suspensions.default", ContentsForm.JSON)),
     Column("escalated_at", UtcTime),
     Column("about_claim", String(100)),  # the claim whose holder may still bring the result
     CheckConstraint(_one_of("status", SuspensionStatus), name="status"),
@@ -468,10 +469,10 @@ decisions = Table(
     Column("run_id", Id, nullable=False),
     Column("key", String(200)),
     Column("action", String(20), nullable=False),
-    Column("payload", Json),
-    Column("edited_args", Json),
+    Column("payload", Contents("decisions.payload", ContentsForm.JSON)),
+    Column("edited_args", Contents("decisions.edited_args", ContentsForm.JSON)),
     Column("edited_digest", String(64)),
-    Column("reason", Text),
+    Column("reason", Contents("decisions.reason")),
     Column("source", String(200), nullable=False),
     Column("decided_by", String(200), nullable=False),  # a key, or `local` or `cli`; else as the source
     Column("created_at", UtcTime, nullable=False),
@@ -486,7 +487,7 @@ plugin_state = Table(
     Column("scope", String(20), primary_key=True),
     Column("owner", Id, primary_key=True),  # the thread, the run or the call
     Column("key", String(200), primary_key=True),
-    Column("value", Json),
+    Column("value", Contents("plugin_state.value", ContentsForm.JSON)),
     Column("run_id", Id),
     Column("step", Integer),
     Column("writer", Id),
@@ -510,17 +511,17 @@ stepped = Table(
     Column("hold_seconds", Float),
     Column("on_held", String(20), nullable=False),
     Column("held_until", UtcTime),
-    Column("params", Json, nullable=False),
-    Column("options", Json, nullable=False),
-    Column("given", Json, nullable=False),
+    Column("params", Contents("stepped.params", ContentsForm.JSON), nullable=False),
+    Column("options", Contents("stepped.options", ContentsForm.JSON), nullable=False),
+    Column("given", Contents("stepped.given", ContentsForm.JSON), nullable=False),
     Column("replaces", Integer, nullable=False),
-    Column("steers", Json, nullable=False),
-    Column("verdicts", Json, nullable=False),
-    Column("withheld", Json, nullable=False),
+    Column("steers", Contents("stepped.steers", ContentsForm.JSON), nullable=False),
+    Column("verdicts", Contents("stepped.verdicts", ContentsForm.JSON), nullable=False),
+    Column("withheld", Contents("stepped.withheld", ContentsForm.JSON), nullable=False),
     Column("sent_hash", String(64)),
-    Column("error", Json),
+    Column("error", Contents("stepped.error", ContentsForm.JSON)),
     Column("compacts", Integer),
-    Column("plan", Json),
+    Column("plan", Contents("stepped.plan", ContentsForm.JSON)),
     CheckConstraint("max_iterations IS NULL OR max_iterations >= 1", name="at_least_one_iteration"),
 )
 _partial_index("ix_stepped_held_until", stepped.c.held_until, where="held_until IS NOT NULL")
@@ -532,7 +533,7 @@ ops = Table(
     Column("turn_id", Id, primary_key=True),
     Column("key", String(200), primary_key=True),
     Column("request_hash", String(64), nullable=False),
-    Column("response", Json, nullable=False),
+    Column("response", Contents("ops.response", ContentsForm.JSON), nullable=False),
     Column("at", UtcTime, nullable=False),
 )
 
@@ -544,9 +545,9 @@ forks = Table(
     Column("run_id", Id, nullable=False),  # the source
     Column("step", Integer, nullable=False),
     Column("kept", Integer, nullable=False),
-    Column("arguments", Json, nullable=False),
+    Column("arguments", Contents("forks.arguments", ContentsForm.JSON), nullable=False),
     Column("model", String(200)),
-    Column("instructions", Text),
+    Column("instructions", Contents("forks.instructions")),
     Column("effects", Json, nullable=False),
     CheckConstraint("step >= 0 AND kept >= 0", name="is_in_the_run"),
 )
@@ -559,9 +560,9 @@ outbox = Table(
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("thread_id", SpacedId, nullable=False),
     Column("turn_id", Id, nullable=False, unique=True),
-    Column("target", Json, nullable=False),
+    Column("target", Contents("outbox.target", ContentsForm.JSON), nullable=False),
     Column("receiver", String(300), nullable=False),  # the unit of the limit on deliveries at once
-    Column("body", Json, nullable=False),
+    Column("body", Contents("outbox.body", ContentsForm.JSON), nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("position", Serial, nullable=False),  # the journal row that must be on the bus first
     Column("status", String(10), nullable=False),
@@ -570,7 +571,7 @@ outbox = Table(
     Column("next_at", UtcTime, nullable=False),  # when it is due; of a claimed one, when its lease runs out
     Column("claim_token", String(100)),
     Column("claim_worker", String(200)),
-    Column("error", Text),
+    Column("error", Contents("outbox.error")),
     Column("sent_at", UtcTime),
     Column("dead_at", UtcTime),
     CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
@@ -626,7 +627,7 @@ polls = Table(
     Column("looked_at", UtcTime),
     Column("stored_at", UtcTime),
     Column("failures", Integer, nullable=False),  # in a row
-    Column("error", Text),
+    Column("error", Contents("polls.error")),  # it may quote what was received
     Column("next_look", UtcTime),  # after a failure, the time of the next poll
     Column("taken", Integer, nullable=False),  # messages that became turns
     Column("doubled", Integer, nullable=False),  # messages that had come before
@@ -641,8 +642,8 @@ refusals = Table(
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("source", String(200), nullable=False),
     Column("key", String(200), nullable=False),
-    Column("why", Text, nullable=False),
-    Column("excerpt", Text, nullable=False),
+    Column("why", Contents("refusals.why"), nullable=False),
+    Column("excerpt", Contents("refusals.excerpt"), nullable=False),
     Column("at", UtcTime, nullable=False),
     UniqueConstraint("source", "key"),  # refused once, however often it comes
     sqlite_autoincrement=True,
@@ -709,7 +710,7 @@ agent_versions = Table(
     metadata,
     Column("digest", String(64), primary_key=True),
     Column("agent", String(200), nullable=False),
-    Column("definition", Json, nullable=False),
+    Column("definition", Contents("agent_versions.definition", ContentsForm.JSON), nullable=False),
     Column("first_seen_at", UtcTime, nullable=False),
     Column("first_seen_by", String(50)),  # the version of Chordage; null: not known
 )
@@ -789,7 +790,7 @@ caller_audit = Table(
     Column("address", String(100)),
     Column("action", String(30), nullable=False),
     Column("about", Id, nullable=False),
-    Column("detail", Json, nullable=False),
+    Column("detail", Contents("caller_audit.detail", ContentsForm.JSON), nullable=False),
     sqlite_autoincrement=True,
 )
 Index("ix_caller_audit_recent", caller_audit.c.at, caller_audit.c.id)
@@ -803,10 +804,12 @@ bulk_jobs = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("action", String(10), nullable=False),
-    Column("wanted", Json),  # the filter; null: `chosen`, or all dead letters
+    Column(
+        "wanted", Contents("bulk_jobs.wanted", ContentsForm.JSON)
+    ),  # the filter; null: `chosen`, or all dead letters
     Column("chosen", Json),  # the targets, if they were named, in their order
-    Column("query", Text),
-    Column("reason", Text),
+    Column("query", Contents("bulk_jobs.query")),
+    Column("reason", Contents("bulk_jobs.reason")),
     Column("space", SpacedId),  # of the caller; null: every space
     Column("agents", Json),  # null: all
     Column("groups", Json),  # null: all
@@ -914,6 +917,22 @@ saved_views = Table(
     CheckConstraint("place BETWEEN 1 AND 30", name="place"),
 )
 _partial_index("ix_saved_views_shared", saved_views.c.name, where="shared = 1")
+
+
+# The keys with which contents were ever encrypted, each with something to see whether a process has it.
+cipher_keys = Table(
+    "cipher_keys",
+    metadata,
+    Column("key_id", String(64), primary_key=True),
+    Column("proof", Contents("cipher_keys.proof"), nullable=False),
+)
+
+# Every column in which people, models or tools have written: what a cipher encrypts. `erase` leaves none of it.
+CONTENTS: dict[str, tuple[str, ...]] = {
+    table.name: names
+    for table in metadata.sorted_tables
+    if (names := tuple(column.name for column in table.columns if isinstance(column.type, Contents)))
+}
 
 
 # The triggers that write notes into the journal.

@@ -47,6 +47,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, DropIndex
 
 from chordage.orchestrator.core.errors import ConfigError, WrongSchema
+from chordage.orchestrator.store import encryption
 from chordage.orchestrator.store.database import APPLICATION, Store, Tx
 from chordage.orchestrator.store.schema import metadata, processes, trigger_statements
 
@@ -97,9 +98,9 @@ def current(store: Store) -> str | None:
         return stored.version if stored else None
 
 
-def stored_version(store: Store) -> StoredVersion:
-    """Raises WrongSchema if this code cannot work with the database."""
-    check(store)
+def stored_version(store: Store, *, note_key: bool = True) -> StoredVersion:
+    """Raises what `check` raises."""
+    check(store, note_key=note_key)
     with store.read() as tx:
         stored = _stored_version(tx)
     assert stored is not None
@@ -279,14 +280,17 @@ def _run_alembic(tx: Tx) -> None:
     command.upgrade(config, "head")
 
 
-def check(store: Store) -> None:
-    """Raises WrongSchema if this code cannot work with the database."""
+def check(store: Store, *, note_key: bool = True) -> None:
+    """Raises WrongSchema or WrongKey if this process cannot work with the database. `note_key`: the key of its cipher
+    is noted, if it is a new one.
+    """
     with store.read() as tx:
         stored = _stored_version(tx)
         if stored is None:
             _refuse_what_is_there(tx)
             raise WrongSchema("the database is empty: run `chordage migrate`")
         _check(tx, stored)
+    encryption.check(store, note_key=note_key)
 
 
 def _check(tx: Tx, stored: StoredVersion) -> None:

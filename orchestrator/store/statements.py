@@ -19,9 +19,11 @@ from sqlalchemy import insert as insert_into
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from chordage.orchestrator.core.contents import Cipher
 from chordage.orchestrator.core.errors import LostRace
 from chordage.orchestrator.store import pipeline
-from chordage.orchestrator.store.database import Tx
+from chordage.orchestrator.store.contents import Contents, Owned, cipher_of
+from chordage.orchestrator.store.database import CIPHER, Tx
 from chordage.orchestrator.store.pipeline import Pipeline, library_error
 
 log = structlog.get_logger()
@@ -62,6 +64,25 @@ class CompiledStatement:
         for name, convert in self.out:
             row[name] = convert(row[name])
         return row
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedStatement(CompiledStatement):
+    """One that stores contents, on a store with a cipher: each of these binds is stored with its owner."""
+
+    owners: tuple[tuple[str, str], ...] = ()  # the bind, and the bind that says whose it is
+
+    def values(self, binds: Mapping[str, Any]) -> dict[str, Any]:
+        return CompiledStatement.values(self, self._owned(binds))
+
+    def in_order(self, binds: Mapping[str, Any]) -> list[Any]:
+        return CompiledStatement.in_order(self, self._owned(binds))
+
+    def _owned(self, binds: Mapping[str, Any]) -> dict[str, Any]:
+        contents = {
+            name: Owned(binds[owner], value) for name, owner in self.owners if (value := binds.get(name)) is not None
+        }
+        return {**binds, **contents}
 
 
 class SentStatement(Protocol):
@@ -115,7 +136,7 @@ class PreparedStatement:
     def __init__(self, statement: ClauseElement | Callable[[str], ClauseElement]) -> None:
         """`statement`, or a function that makes it for the dialect of that name."""
         self._statement = statement
-        self._compiled: dict[str, CompiledStatement] = {}
+        self._compiled: dict[tuple[str, Cipher | None], CompiledStatement] = {}
 
     def send(self, tx: Tx, binds: Mapping[str, Any]) -> SentStatement:
         """As `rows`, without waiting for the result: the statement may go with the next one, or with the commit."""
@@ -149,20 +170,23 @@ class PreparedStatement:
     def compiled(self, dialect: Dialect, *, style: str | None = None) -> CompiledStatement:
         """`style`: how binds are written; as the database itself takes them, if not given."""
         style = style or DATABASE_BINDS[dialect.name]
-        compiled = self._compiled.get(style)
+        key = style, getattr(dialect, CIPHER, None)  # as `cipher_of`, which every statement would call
+        compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[style] = self._compile(dialect, style)
+            compiled = self._compiled[key] = self._compile(dialect, style)
         return compiled
 
     def _compile(self, dialect: Dialect, style: str) -> CompiledStatement:
         statement = self._statement if isinstance(self._statement, ClauseElement) else self._statement(dialect.name)
-        compiler = statement.compile(dialect=type(dialect)(paramstyle=style))  # type: ignore[call-arg]  # each dialect takes it
+        of_style = type(dialect)(paramstyle=style)  # type: ignore[call-arg]  # each dialect takes it
+        setattr(of_style, CIPHER, cipher_of(dialect))
+        compiler = statement.compile(dialect=of_style)
         assert isinstance(compiler, SQLCompiler)
         columns = compiler._result_columns  # noqa: SLF001 - no public way
         kinds = {str(column.keyname): column.type.dialect_impl(dialect) for column in columns}
         into = {name: bind.type.dialect_impl(dialect).bind_processor(dialect) for name, bind in compiler.binds.items()}
         out = {name: kind.result_processor(dialect, None) for name, kind in kinds.items()}
-        return CompiledStatement(
+        compiled = CompiledStatement(
             sql=compiler.string,
             order=tuple((name, into[name]) for name in compiler.positiontup or ()),
             defaults={name: bind.effective_value for name, bind in compiler.binds.items() if not bind.required},
@@ -170,6 +194,24 @@ class PreparedStatement:
             names=tuple(str(column.keyname) for column in columns),
             out=tuple((name, convert) for name, convert in out.items() if convert is not None),
         )
+        if cipher_of(dialect) is None:
+            return compiled
+        owners = tuple(_owner_bind(name, bind.type) for name, bind in compiler.binds.items() if bind.required)
+        return _encrypted(compiled, tuple(filter(None, owners)))
+
+
+def _owner_bind(name: str, kind: Any) -> tuple[str, str] | None:
+    """A bind of contents, and the one of its owner: `thread_id_3` for `content_3`, `by_thread_id` for `by_content`."""
+    if not isinstance(kind, Contents):
+        return None
+    column = kind.place.partition(".")[2]
+    assert column in name, f"the bind {name} of {kind.place} must have the name of its column in its own"
+    return name, name.replace(column, kind.owner)
+
+
+def _encrypted(compiled: CompiledStatement, owners: tuple[tuple[str, str], ...]) -> CompiledStatement:
+    fields = {name: getattr(compiled, name) for name in CompiledStatement.__dataclass_fields__}
+    return EncryptedStatement(**fields, owners=owners) if owners else compiled
 
 
 # As the database takes binds, so that nothing has to rewrite the statement; and as the driver's cursors take them.

@@ -18,6 +18,7 @@ from chordage.orchestrator.core.settling import standing_of
 from chordage.orchestrator.core.stepping import CapPolicy, Drive, OnHeld, Standing, Stepped, StepTerms
 from chordage.orchestrator.core.transcript import reply_from
 from chordage.orchestrator.store import calls, journal, runs, schema, turns
+from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 
 _FLAGS = ("going", "mutated", "parked", "replaces")
@@ -32,7 +33,7 @@ def create(tx: Tx, turn_id: str, terms: StepTerms) -> None:
         "hold_seconds": terms.hold_seconds, "on_held": terms.on_held.value, "params": terms.params,
         "options": terms.options,
     }  # fmt: skip
-    tx.execute(insert(schema.stepped).values(values))
+    tx.execute(insert(schema.stepped).values(owned(tx, schema.stepped, values)))
 
 
 def load(tx: Tx, turn_id: str, *, lock: bool = False) -> Stepped | None:
@@ -50,9 +51,8 @@ def _from_row(row: Mapping[Any, Any]) -> Stepped:
 def change(tx: Tx, seen: Stepped, **changes: Any) -> bool:
     """Change the row, unless another has changed it since it was read."""
     changed = update(schema.stepped).where(schema.stepped.c.turn_id == seen.turn_id, schema.stepped.c.rev == seen.rev)
-    return (
-        tx.execute(changed.values(rev=seen.rev + 1, **{name: _stored(changes[name]) for name in changes})).rowcount == 1
-    )
+    values = {"rev": seen.rev + 1, **{name: _stored(changes[name]) for name in changes}}
+    return tx.execute(changed.values(owned(tx, schema.stepped, values, owner=seen.turn_id))).rowcount == 1
 
 
 def _stored(value: Any) -> Any:
@@ -82,9 +82,8 @@ def stored_response(tx: Tx, turn_id: str, key: str) -> tuple[str, dict[str, Any]
 
 
 def store_response(tx: Tx, turn_id: str, key: str, request_hash: str, response: dict[str, Any], now: datetime) -> None:
-    tx.execute(
-        insert(schema.ops).values(turn_id=turn_id, key=key, request_hash=request_hash, response=response, at=now)
-    )
+    row = {"turn_id": turn_id, "key": key, "request_hash": request_hash, "response": response, "at": now}
+    tx.execute(insert(schema.ops).values(owned(tx, schema.ops, row)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

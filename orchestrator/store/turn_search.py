@@ -16,9 +16,11 @@ from sqlalchemy import ColumnElement, RowMapping, and_, exists, func, literal_co
 
 from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.bulk import BEGINNING, EXACT, BulkCount, estimate
+from chordage.orchestrator.core.errors import InvalidMessage
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import COUNTS
 from chordage.orchestrator.core.status import Disposition, RunStatus, TurnStatus
+from chordage.orchestrator.store.contents import beginning, is_encrypted
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     OPEN_RUNS,
@@ -31,6 +33,10 @@ from chordage.orchestrator.store.predicates import (
 from chordage.orchestrator.store.schema import calls, runs, suspensions, turns
 
 LOOKED_AT = 20_000  # turns for one page
+ENCRYPTED = (
+    "q: words of a message cannot be searched here, because CHORDAGE_CIPHER encrypts what is stored; search by agent, "
+    "group, thread, tool, state, time, tokens or cost"
+)
 AT_ONCE = 4_000
 EXCERPT = 160  # characters of a message
 
@@ -94,7 +100,7 @@ _SUMMARY = select(
         )
     ),
     turns.c.grp.label("group"),
-    func.substr(turns.c.text, 1, EXCERPT).label("text"),
+    beginning(turns.c.text, EXCERPT).label("text"),
     *_OF_RUN,
     select(func.count())
     .select_from(suspensions)
@@ -113,7 +119,7 @@ class FoundTurns:
 def matching(tx: Tx, wanted: TurnConditions, *, limit: int, before: str | None = None) -> FoundTurns:
     """Up to `limit` turns, newest first, before the turn `before`."""
     key = _ID_BESIDE_THE_KEY if wanted.is_open else turns.c.id
-    page = _SUMMARY.where(*_conditions(wanted)).order_by(key.desc())
+    page = _SUMMARY.where(*_conditions(tx, wanted)).order_by(key.desc())
     if wanted.is_open or wanted.is_in_order:
         page = page if before is None else page.where(key < before)
         rows = tx.execute(page.limit(limit + 1)).mappings().all()
@@ -155,7 +161,7 @@ def _last_of(tx: Tx, space: str | None, before: str | None) -> tuple[str, dateti
 def count_open(tx: Tx, wanted: TurnConditions, *, limit: int) -> int:
     """How many open turns fit, up to `limit`."""
     assert wanted.is_open
-    ids = select(turns.c.id).where(*_conditions(wanted)).limit(limit).subquery()
+    ids = select(turns.c.id).where(*_conditions(tx, wanted)).limit(limit).subquery()
     return int(tx.execute(select(func.count()).select_from(ids)).scalar() or 0)
 
 
@@ -179,7 +185,7 @@ def count(tx: Tx, wanted: TurnConditions) -> BulkCount:
 
 
 def _count_between(tx: Tx, wanted: TurnConditions, lowest: str, before: str | None) -> int:
-    window = select(func.count()).select_from(turns).where(turns.c.id >= lowest, *_conditions(wanted))
+    window = select(func.count()).select_from(turns).where(turns.c.id >= lowest, *_conditions(tx, wanted))
     window = window if before is None else window.where(turns.c.id < before)
     return int(tx.execute(window).scalar_one())
 
@@ -203,7 +209,7 @@ class FittingTurns:
 
 def next_fitting(tx: Tx, wanted: TurnConditions, position: str, *, upwards: bool, limit: int) -> FittingTurns:
     """The turns that fit next behind this position, of the next `AT_ONCE` turns where no index finds them."""
-    ids = select(turns.c.id).where(*_conditions(wanted))
+    ids = select(turns.c.id).where(*_conditions(tx, wanted))
     ids = ids.order_by(turns.c.id if upwards else turns.c.id.desc())
     behind = turns.c.id > position if upwards or position == BEGINNING else turns.c.id < position
     if wanted.is_open:
@@ -221,7 +227,7 @@ def next_fitting(tx: Tx, wanted: TurnConditions, position: str, *, upwards: bool
 
 
 def fits(tx: Tx, wanted: TurnConditions, turn_id: str) -> bool:
-    return tx.execute(select(turns.c.id).where(turns.c.id == turn_id, *_conditions(wanted))).first() is not None
+    return tx.execute(select(turns.c.id).where(turns.c.id == turn_id, *_conditions(tx, wanted))).first() is not None
 
 
 def newest_outcomes(tx: Tx, *, limit: int) -> Sequence[RowMapping]:
@@ -230,7 +236,7 @@ def newest_outcomes(tx: Tx, *, limit: int) -> Sequence[RowMapping]:
     return tx.execute(newest).mappings().all()
 
 
-def _conditions(wanted: TurnConditions) -> list[ColumnElement[bool]]:
+def _conditions(tx: Tx, wanted: TurnConditions) -> list[ColumnElement[bool]]:
     given: list[ColumnElement[bool]] = []
     if wanted.is_open:
         given.append(turns.c.id.in_(_open_turns(wanted)))
@@ -245,6 +251,8 @@ def _conditions(wanted: TurnConditions) -> list[ColumnElement[bool]]:
         if value is not None:
             given.append(column == value)
     if wanted.text is not None:
+        if is_encrypted(tx):
+            raise InvalidMessage(ENCRYPTED, field="q")
         given.append(turns.c.text.icontains(wanted.text, autoescape=True))
     if wanted.tool is not None:
         given.append(exists().where(calls.c.run_id == turns.c.run_id, calls.c.tool == wanted.tool))

@@ -39,6 +39,7 @@ from chordage.orchestrator.core.reasons import WITHOUT_A_RUN
 from chordage.orchestrator.core.records import KIN_COLUMNS, Checkpoint, Kin, Subject, Turn, take_kin
 from chordage.orchestrator.core.status import TURN, Disposition, TurnStatus, sources
 from chordage.orchestrator.core.stepping import Control
+from chordage.orchestrator.store.contents import beginning, owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.groups import PLACE_AWAITED, SEVERAL
 from chordage.orchestrator.store.predicates import (
@@ -309,7 +310,7 @@ def record_merged(tx: Tx, fields: Mapping[str, Any], into: str, detail: str) -> 
         "detail": detail, "done_at": fields["queued_at"],
     }  # fmt: skip
     with _one_of_each():
-        tx.execute(insert(turns), {**fields, **done})
+        tx.execute(insert(turns), owned(tx, turns, {**fields, **done}))
 
 
 # the end of a turn, and the next in the line of its thread
@@ -403,7 +404,7 @@ def end_queued(
     the end is reported to that run, so it is locked after the thread's own run and before the turn, as everywhere.
     """
     assert disposition in WITHOUT_A_RUN, disposition
-    tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads))
+    thread_id = tx.execute(_LOCK_THREAD.where(turns.c.id == turn_id).with_for_update(of=threads)).scalar()
     tx.execute(_LOCK_RUN, {"turn_id": turn_id})
     if parent_run is not None:
         tx.execute(select(runs.c.id).where(runs.c.id == parent_run).with_for_update())
@@ -412,8 +413,8 @@ def end_queued(
         .where(turns.c.id == turn_id, STILL_QUEUED)
         .where(turns.c.deadline <= now if disposition is Disposition.EXPIRED else true())
         .values(
-            status=TurnStatus.DONE.value, disposition=disposition.value, detail=detail, into_turn=into, done_at=now,
-            ready=0,
+            status=TurnStatus.DONE.value, disposition=disposition.value, into_turn=into, done_at=now, ready=0,
+            **owned(tx, turns, {"detail": detail}, owner=thread_id),
         )
         .returning(turns.c.thread_id, turns.c.reply_target, *(turns.c[name] for name in KIN_COLUMNS))
     )  # fmt: skip
@@ -514,7 +515,7 @@ SUMMARY = select(
         )
     ),
     turns.c.grp.label("group"),
-    func.substr(turns.c.text, 1, EXCERPT).label("text"),
+    beginning(turns.c.text, EXCERPT).label("text"),
     # Scalar subqueries, and no joins: they are read for the rows of the page alone, by key.
     *(
         select(runs.c[name]).where(runs.c.id == turns.c.run_id).scalar_subquery().label(name)

@@ -5,6 +5,9 @@ about races, crashes and locks. `pytest tests/flow --both-ways` does so for all 
 
 With the fixture `calls_anywhere` the calls of a test run where a hash of its name says, so that crashes and schedules
 meet every placement at no further cost. `pytest tests/flow --placement here` makes it the same for all of them.
+
+With the fixture `with_cipher` contents are encrypted. `pytest tests/flow --cipher` does so for all of them; tests that
+write contents into tables themselves then fail, because the values have no owner.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import structlog
 
 from chordage.orchestrator.core.agent import Placement
 from chordage.orchestrator.store.database import Store
+from support.ciphers import encrypt_all
 from support.databases import BACKENDS, BACKENDS_BOTH_WAYS
 from support.placements import place_calls
 from support.world import World
@@ -29,8 +33,24 @@ BOTH_WAYS = frozenset({
     "test_one_connection", "test_locked_database", "test_verbs",
 })  # fmt: skip
 
+# These run with encrypted contents too: a way through each feature.
+WITH_CIPHER = frozenset({
+    "test_turn_is_answered_with_the_results_in_the_models_order", "test_message_during_a_round_comes_after_the_results",
+    "test_a_call_of_a_sub_agent_is_a_turn_of_its_own_and_its_answer_the_result", "test_a_decision_may_be_the_result",
+    "test_a_decision_may_be_handed_to_the_tool", "test_a_summary_takes_in_the_one_before",
+    "test_two_rounds_are_planned_carried_out_and_answered_from", "test_what_a_person_decides_keeps_its_order_too",
+    "test_a_second_answer_that_does_not_fit_ends_the_run_with_what_is_wrong_and_where",
+    "test_replies_of_a_thread_leave_in_their_order_although_the_first_fails",
+    "test_a_call_that_a_person_approved_with_other_arguments_is_answered_as_it_was",
+    "test_a_cut_result_is_read_by_the_call_of_the_fork", "test_trees_are_sent_whole_and_once",
+    "test_B26_B27_repeated_and_concurrent_calls_carry_out_once",
+})  # fmt: skip
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.function.__name__ in WITH_CIPHER:
+        metafunc.fixturenames.append("encrypted")
+        metafunc.parametrize("encrypted", [False, True], ids=["", "cipher"])
     has_own = any(mark.args[0] == "backend" for mark in metafunc.definition.iter_markers("parametrize"))
     if "backend" in metafunc.fixturenames and not has_own:
         module = metafunc.module.__name__.rpartition(".")[2]
@@ -53,10 +73,19 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(database_url: str) -> Iterator[World]:
+def world(database_url: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    callspec = getattr(request.node, "callspec", None)
+    if request.config.getoption("--cipher") or (callspec is not None and callspec.params.get("encrypted")):
+        request.getfixturevalue("with_cipher")
     made = World(Store(database_url))
     yield made
     made.close()
+
+
+@pytest.fixture
+def with_cipher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every store of the test encrypts contents."""
+    encrypt_all(monkeypatch)
 
 
 @pytest.fixture

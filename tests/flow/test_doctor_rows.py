@@ -212,6 +212,27 @@ def test_bus_that_is_behind_and_one_that_is_stuck_are_named(world: World, contex
     assert work.look_at_bus(context).symptoms == ()  # without Redis there is none
 
 
+def test_export_of_traces_that_is_stuck_or_not_carried_out_is_named(world: World, tmp_path) -> None:
+    collector = "http://127.0.0.1:4318"
+    with_traces = context_of(world.store, tmp_path, now=world.runtime.now, otlp_endpoint=collector)
+    world.submit()
+    error = {"error": "status 503", "error_at": world.clock(), "failures": 4}
+    names = {"name": "traces", "bus": "", "generation": 0, "position": 0, **error}
+    change(world, insert(schema.projection).values(names))
+    world.clock.pass_by(200)
+    assert work.look_at_traces(with_traces).symptoms == ()  # one attempt more may succeed
+
+    world.clock.pass_by(200)
+    stuck = only(work.look_at_traces(with_traces))
+    change(world, update(schema.projection).values(error=None))
+    behind = only(work.look_at_traces(with_traces))
+
+    assert (stuck.code, stuck.where, stuck.remedy) == ("traces_stuck", collector, f"curl -i {collector}")
+    assert stuck.text.startswith("no spans have been sent for 400 s, after 4 failures: status 503. They wait")
+    assert (behind.code, behind.remedy) == ("traces_behind", "chordage worker --queues system")
+    assert work.look_at_traces(context_of(world.store, tmp_path, now=world.runtime.now)).symptoms == ()
+
+
 def test_scheduled_work_that_no_tick_looks_at_means_that_no_beat_is_seen(world: World, context, tmp_path) -> None:
     room = PulseRoom(world, tmp_path)
     room.file("chores/plants.md", CHORE)

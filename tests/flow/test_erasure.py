@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from sqlalchemy import JSON, String, insert, select, update
+from sqlalchemy import JSON, Column, String, Table, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
 from chordage.orchestrator import stages
@@ -19,6 +19,8 @@ from chordage.orchestrator.gateways.redis_erasure import RedisErasure
 from chordage.orchestrator.gateways.redis_events import live_stream
 from chordage.orchestrator.stages.fork import ForkPoint
 from chordage.orchestrator.store import erasure, pruning, schema
+from chordage.orchestrator.store.contents import Contents, ContentsForm, owned
+from chordage.orchestrator.store.database import Tx
 from support.bus import settle, stream, with_bus
 from support.fakes import spoken
 from support.family import Lines, ask, settle_in
@@ -36,6 +38,7 @@ NOT_PLANTED = {
     "channel", "sent_by", "dedupe_key", "name", "source", "actor", "on_behalf", "tenant", "address",
     "question_id",
 }  # fmt: skip
+OF_NO_THREAD = {"agent_versions", "bulk_jobs", "cipher_keys", "polls", "refusals"}
 OF_NO_TURN = {"caller_audit", "question_links"}
 
 
@@ -75,7 +78,8 @@ def filled(world: World) -> str:
     ]  # fmt: skip
     with world.store.write() as tx:
         for table, values in rows:
-            tx.execute(insert(schema.metadata.tables[table]), values)
+            of = schema.metadata.tables[table]
+            tx.execute(insert(of), owned(tx, of, values) if table in schema.CONTENTS else values)
     return turn
 
 
@@ -86,17 +90,31 @@ def plant(world: World) -> set[str]:
         if table.name in pruning.NOT_PRUNED and table.name not in OF_NO_TURN:
             continue
         for column in table.columns:
-            is_json, is_text = isinstance(column.type, JSON), isinstance(column.type, String)
-            if column.name in NOT_PLANTED or column.primary_key or not (is_json or is_text):
+            is_contents = column.name in schema.CONTENTS.get(table.name, ())
+            if not is_contents and (
+                column.name in NOT_PLANTED or column.primary_key or not isinstance(column.type, JSON | String)
+            ):
                 continue
-            value: Any = {"text": CANARY, "asks": []} if is_json else CANARY
             try:
                 with world.store.write() as tx:
-                    if tx.execute(update(table).values({column: value})).rowcount:
+                    if plant_in(tx, table, column):
                         planted.add(f"{table.name}.{column.name}")
             except (IntegrityError, DataError):
                 continue  # a word of a closed set
     return planted
+
+
+def plant_in(tx: Tx, table: Table, column: Column[Any]) -> int:
+    """In all rows. Contents belong to the owner of their row."""
+    if not isinstance(column.type, Contents):
+        value: Any = {"text": CANARY, "asks": []} if isinstance(column.type, JSON) else CANARY
+        return tx.execute(update(table).values({column: value})).rowcount
+    of = table.c[column.type.owner]
+    value = {"text": CANARY, "asks": []} if column.type.form is ContentsForm.JSON else CANARY
+    return sum(
+        tx.execute(update(table).where(of == owner).values(owned(tx, table, {column.name: value}, owner))).rowcount
+        for owner in tx.execute(select(of).distinct()).scalars().all()
+    )
 
 
 def found(world: World) -> list[str]:
@@ -124,8 +142,8 @@ def counts(world: World) -> dict[str, int]:
 def test_no_field_of_a_thread_keeps_what_was_written(world: World) -> None:
     filled(world)
     planted = plant(world)
-    assert {"turns.text", "calls.content", "journal.body", "decisions.payload", "outbox.body"} <= planted
-    assert {"caller_audit.detail", "plugin_state.value", "stepped.params", "forks.arguments"} <= planted
+    of_turns = schema.CONTENTS.keys() - OF_NO_THREAD
+    assert {f"{table}.{name}" for table in of_turns for name in schema.CONTENTS[table]} <= planted
 
     recorded = len(world.rows("caller_audit"))
 

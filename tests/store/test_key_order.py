@@ -8,10 +8,16 @@ import pytest
 from sqlalchemy import bindparam, select, type_coerce
 
 from chordage.orchestrator.store import schema
+from chordage.orchestrator.store.contents import ContentsForm
 from chordage.orchestrator.store.schema import Json
 
 WRITTEN = {"zeta": 1, "a": {"yy": [{"m": 1, "b": 2.50}], "b": 3, "long_name": None}, "m": 1.0, "": "x", "aa": 10**30}
-COLUMNS = [column for table in schema.metadata.sorted_tables for column in table.columns if column.type is Json]
+COLUMNS = [
+    column
+    for table in schema.metadata.sorted_tables
+    for column in table.columns
+    if column.type is Json or getattr(column.type, "form", None) is ContentsForm.JSON
+]
 
 
 def test_there_are_such_columns():

@@ -23,6 +23,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
 from chordage.orchestrator.store import database
+from chordage.orchestrator.store.contents import cipher_of
 from chordage.orchestrator.store.database import SWITCH
 from support import emptying
 from support.postgres import Postgres
@@ -38,7 +39,7 @@ COMPILED: LRUCache[Any, Any] = LRUCache(5_000)
 @pytest.fixture(scope="session", autouse=True)
 def compiled_statements() -> Iterator[None]:
     """All stores of the session share them: a flow test spends a third of its time compiling otherwise. A dialect is
-    part of their key, and the dialects of all stores have the same options.
+    part of their key, and the dialects of all stores with the same cipher have the same options.
     """
 
     def create(*args: Any, **options: Any) -> Engine:
@@ -49,9 +50,13 @@ def compiled_statements() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "create_engine", create)
         for dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
-            patch.setattr(dialect, "__eq__", lambda self, other: type(self) is type(other))
+            patch.setattr(dialect, "__eq__", _is_same)
             patch.setattr(dialect, "__hash__", lambda self: hash(type(self)))
         yield
+
+
+def _is_same(ours: Any, other: Any) -> bool:
+    return type(ours) is type(other) and cipher_of(ours) == cipher_of(other)
 
 
 class Databases:

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("embedded", "postgres", "mcp")
+EXTRAS = ("embedded", "postgres", "mcp", "encryption")
 
 
 def lowest(extras: tuple[str, ...] = EXTRAS) -> dict[str, str]:

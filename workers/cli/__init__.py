@@ -62,6 +62,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "keys": ("keys", "Make, list and revoke the keys of callers over HTTP."),
         "migrate": ("migrate", "Bring the database to the schema of this version."),
         "prune": ("prune", "Delete turns that ended long ago."),
+        "encrypt": ("encrypt", "Encrypt what is stored with the current key."),
         "erase": ("erase", "Delete all that is stored of a thread or a sender."),
         "drill": ("drill", "Break the fleet within stated bounds, and see that it recovers."),
         "simulate": ("chordage.workers.simulate.command", "Predict how a fleet would cope with a given load."),

@@ -15,6 +15,7 @@ from chordage.config.settings import Settings
 from chordage.orchestrator.core.errors import Unavailable
 
 if TYPE_CHECKING:
+    from chordage.orchestrator.core.contents import Cipher
     from chordage.orchestrator.core.intents import Intent
     from chordage.orchestrator.runtime import Runtime
     from chordage.orchestrator.store.database import Store
@@ -35,9 +36,18 @@ def command_settings() -> Settings:
 def open_store(settings: Settings) -> Iterator[Store]:
     from chordage.orchestrator.store.database import Store
 
-    with closing(Store(settings.database, pool_size=1)) as store:
+    with closing(Store(settings.database, pool_size=1, cipher=cipher_of(settings))) as store:
         check_database(settings, store)
         yield store
+
+
+def cipher_of(settings: Settings) -> Cipher | None:
+    """What encrypts contents. Raises ConfigError."""
+    if settings.cipher is None and settings.cipher_keys is None:
+        return None
+    from chordage.workers import bootstrap
+
+    return bootstrap.cipher_of(settings)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,9 @@ import click
 
 from chordage.config.settings import Settings, SettingsFault
 from chordage.orchestrator.core.doctor import DoctorReport, FleetState, Severity, Symptom, report_of
+from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.text import counted
-from chordage.workers.cli.context import command_settings
+from chordage.workers.cli.context import cipher_of, command_settings
 from chordage.workers.cli.output import ago, busy, json_option, print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def _examined(settings: Settings) -> DoctorReport:
     from chordage.orchestrator.store.database import Store
     from chordage.workers.doctor.examining import doctor_of
 
-    with closing(Store(settings.database, pool_size=2)) as store, busy("examining the fleet"):
+    cipher = None
+    with suppress(ConfigError):  # which the probe of settings finds
+        cipher = cipher_of(settings)
+    with closing(Store(settings.database, pool_size=2, cipher=cipher)) as store, busy("examining the fleet"):
         return doctor_of(settings, store, room=_room, now=lambda: datetime.now(UTC)).examine()
 
 

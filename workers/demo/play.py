@@ -16,12 +16,13 @@ from redis.exceptions import RedisError
 
 from chordage.config.settings import Settings
 from chordage.orchestrator import views
+from chordage.orchestrator.core.contents import decrypt_json
 from chordage.orchestrator.core.errors import Unavailable
-from chordage.orchestrator.gateways.redis_events import EVERY_RUN, watch
+from chordage.orchestrator.gateways.redis_events import EVERY_RUN, live_context, watch
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.views import TurnView
 from chordage.orchestrator.views.runs import InferenceStep, ToolRound
-from chordage.workers.bootstrap import redis_from
+from chordage.workers.bootstrap import cipher_of, redis_from
 from chordage.workers.fleet.fleet import Fleet
 from chordage.workers.fleet.roles import TURNS
 from chordage.workers.presence import worker_name
@@ -77,7 +78,7 @@ def submit(settings: Settings, text: str) -> str:
 def play(fleet: Fleet, turn_id: str, show: Callable[[ShownEvent], None], check: Callable[[], None]) -> PlayedTurn:
     """Returns when the turn is done. The live stream may lose entries; what is returned comes from the database."""
     members = _Members(fleet)
-    with closing(Store(fleet.settings.database, pool_size=1)) as store:
+    with closing(Store(fleet.settings.database, pool_size=1, cipher=cipher_of(fleet.settings))) as store:
         give_up = time.monotonic() + PATIENCE
         while (run_id := views.turn(store, turn_id).run_id) is None:
             check()
@@ -97,14 +98,16 @@ def _live_events(
     """The run's live stream, from its beginning until the turn is done."""
     assert settings.redis is not None
     give_up = time.monotonic() + PATIENCE
-    last = "0"
+    last, cipher = "0", cipher_of(settings)
     with redis_from(settings, decode_responses=True) as redis:
         while True:
             check()
             done = is_done()
             entries = _read_after(redis, f"{settings.prefix}live:{run_id}", last)
             for last, entry in entries:  # noqa: B007 - the next read begins there
-                yield ShownEvent(kind=entry["kind"], data=json.loads(entry["data"]))
+                yield ShownEvent(
+                    kind=entry["kind"], data=json.loads(decrypt_json(cipher, entry["data"], live_context(run_id)))
+                )
             if done and not entries:
                 return
             if time.monotonic() > give_up:

@@ -67,6 +67,7 @@ PROBES: tuple[DoctorProbe, ...] = (
         name="deliveries", look=work.look_at_deliveries, needs=(DATABASE,), remedy="chordage deliveries --dead"
     ),
     DoctorProbe(name="bus", look=work.look_at_bus, needs=(DATABASE, REDIS), remedy="chordage bus status"),
+    DoctorProbe(name="traces", look=work.look_at_traces, needs=(DATABASE,), remedy="chordage check"),
     DoctorProbe(name="schedules and channels", look=work.look_at_sources, needs=(DATABASE,), remedy="chordage pulse"),
     DoctorProbe(name="keys", look=work.look_at_keys, needs=(DATABASE,), remedy="chordage keys list"),
 )

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from chordage.orchestrator.core.doctor import ProbeAnswer, Symptom, error, warning
-from chordage.orchestrator.core.errors import Unavailable, WrongSchema
+from chordage.orchestrator.core.errors import Unavailable, WrongKey, WrongSchema
 from chordage.orchestrator.gateways.redis_state import RedisState, read_state
 from chordage.orchestrator.store import diagnosis, schema_version
 from chordage.orchestrator.store.capacity import capacity
@@ -52,10 +52,13 @@ def server_symptoms(version: str, *, unsafe: Sequence[str]) -> Iterator[Symptom]
 
 def look_at_schema(context: DoctorContext) -> ProbeAnswer:
     try:
-        stored = schema_version.stored_version(context.store)
+        stored = schema_version.stored_version(context.store, note_key=False)
     except WrongSchema as fault:
         symptom = error("wrong_schema", "database", f"{fault}.", "chordage migrate")
         return ProbeAnswer(summary="not of this version", symptoms=(symptom,))
+    except WrongKey as fault:
+        symptom = error("wrong_key", "CHORDAGE_CIPHER", f"{fault}.", "chordage check")
+        return ProbeAnswer(summary="contents cannot be read", symptoms=(symptom,))
     with context.store.read() as tx:
         missing = schema_version.missing_indexes(tx)
         others = schema_version.other_releases(tx, version("chordage"))

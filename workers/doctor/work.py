@@ -14,6 +14,7 @@ from chordage.orchestrator.stages.keys import has_valid_key
 from chordage.orchestrator.store import diagnosis
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.diagnosis import LateRows
+from chordage.orchestrator.store.projection import TRACES
 from chordage.workers.bootstrap import budgets_from
 from chordage.workers.doctor.context import DoctorContext
 from chordage.workers.fleet import roles
@@ -21,6 +22,7 @@ from chordage.workers.fleet import roles
 SWEEPS = 5  # after so many, something that a sweep moves is late
 LEAST = 15.0  # seconds
 BUS_BEHIND = 30.0
+TRACES_BEHIND = 300.0  # several attempts of an export
 LATELY = timedelta(hours=24)  # of poisoned runs
 SOON = timedelta(days=7)  # of keys
 WORKER = "chordage worker"
@@ -130,7 +132,7 @@ def look_at_bus(context: DoctorContext) -> ProbeAnswer:
     if context.redis is None:
         return ProbeAnswer(summary="there is none without Redis")
     with context.store.read() as tx:
-        bus = diagnosis.bus_delay(tx)
+        bus = diagnosis.delay_of(tx)
     behind = (context.now() - bus.oldest).total_seconds() if bus.oldest else 0.0
     if bus.error:
         text = f"the bus does not advance, after {counted(bus.failures, 'failure')}: {bus.error}."
@@ -141,6 +143,29 @@ def look_at_bus(context: DoctorContext) -> ProbeAnswer:
     else:
         return ProbeAnswer(summary=f"{max(0.0, behind):.0f} s behind")
     return ProbeAnswer(summary=f"{max(0.0, behind):.0f} s behind", symptoms=symptoms)
+
+
+def look_at_traces(context: DoctorContext) -> ProbeAnswer:
+    """No turn waits for it. One failure is no finding: a collector may be restarted."""
+    endpoint = context.settings.otlp_endpoint
+    if endpoint is None:
+        return ProbeAnswer(summary="none are sent")
+    with context.store.read() as tx:
+        traces = diagnosis.delay_of(tx, TRACES)
+    behind = (context.now() - traces.oldest).total_seconds() if traces.oldest else 0.0
+    summary = f"{max(0.0, behind):.0f} s behind"
+    if behind <= TRACES_BEHIND:
+        return ProbeAnswer(summary=summary)
+    if traces.error:
+        text = (
+            f"no spans have been sent for {behind:.0f} s, after {counted(traces.failures, 'failure')}: {traces.error}. "
+            "They wait, and are lost for turns that are deleted before."
+        )
+        symptom = warning("traces_stuck", endpoint, text, f"curl -i {endpoint}", traces.error_at)
+    else:
+        text = f"spans of {behind:.0f} s wait, and no process sends them."
+        symptom = warning("traces_behind", endpoint, text, f"{WORKER} --queues system", traces.oldest)
+    return ProbeAnswer(summary=summary, symptoms=(symptom,))
 
 
 # sources of turns

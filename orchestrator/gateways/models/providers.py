@@ -11,6 +11,7 @@ from chordage.orchestrator.core.errors import ConfigError, RoomError
 
 WIRES = ("openai", "anthropic")
 SCRIPTED = "scripted"
+FILE = "_FILE"  # at the end of a variable: it has the path of a file with the value
 FROM_ENVIRONMENT = "_env"  # at the end of a header's name: its value is the name of a variable
 
 
@@ -48,13 +49,31 @@ class ProviderConfig:
         return {name: value for name, value in self.headers.items() if not name.endswith(FROM_ENVIRONMENT)}
 
     def _from(self, environ: Mapping[str, str], variable: str, what: str) -> str:
-        value = environ.get(variable, "").strip()
+        """Of the variable, or of the file that NAME_FILE names. Messages name both, and never the value."""
+        value, source = environ.get(variable, "").strip(), variable
+        if not value and (path := environ.get(f"{variable}{FILE}", "").strip()):
+            value, source = self._from_file(path, f"{variable}{FILE}", what), path
         if not value:
-            raise ConfigError(f"model provider {self.name!r} needs {what}: set {variable} in the environment")
+            raise ConfigError(
+                f"model provider {self.name!r} needs {what}: set {variable} in the environment, or {variable}{FILE} to "
+                "the path of a file with it"
+            )
         if not (value.isascii() and value.isprintable()):
             raise ConfigError(
-                f"{what} of model provider {self.name!r} holds characters that cannot be sent: set {variable} anew"
+                f"{what} of model provider {self.name!r} holds characters that cannot be sent: set {source} anew"
             )
+        return value
+
+    def _from_file(self, path: str, variable: str, what: str) -> str:
+        try:
+            value = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(
+                f"model provider {self.name!r} needs {what}, and {variable} names {path}, which cannot be read: {why}"
+            ) from error
+        if not value:
+            raise ConfigError(f"model provider {self.name!r} needs {what}, and {path} of {variable} is empty")
         return value
 
 

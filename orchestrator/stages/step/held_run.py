@@ -167,7 +167,7 @@ def _supply(unit: Unit, seen: SteppedRows, call: Call, result: Mapping[str, Any]
     assert seen.run is not None
     status = CallStatus.FAILED if result.get("is_error") else CallStatus.SUCCEEDED
     if call.status is CallStatus.SUSPENDED:
-        calls.resume(unit.tx, call.id, step=seen.run.step, arguments=None, lease_until=None)
+        calls.resume(unit.tx, call, step=seen.run.step, arguments=None, lease_until=None)
         suspensions.close_of_calls(unit.tx, [call.id])
     content = result["content"]
     if not calls.supply_result(unit.tx, call, status=status, code=CLIENT_SUPPLIED, content=content, now=unit.now):

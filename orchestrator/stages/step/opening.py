@@ -146,7 +146,7 @@ def send(unit: Unit, run: Run, opening: Opening, *, rounds_made: int, rested_ms:
     journal.append(unit.tx, checkpoint)
     asked = rounds.open_calls(unit, opening.request, opening.step, opening.outcome)
     if opening.outcome.keeps is not None:
-        runs.keep_ending(unit.tx, run.id, opening.outcome.keeps)
+        runs.keep_ending(unit.tx, run.id, run.thread_id, opening.outcome.keeps)
     if not is_first:
         calls.join_replay(unit.tx, [call.id for call in asked], step=to[0])
     rounds.send_runnable(unit, run, opening.request.agent, to[0], asked)

@@ -294,7 +294,7 @@ def _into_round(unit: Unit, seen: SteppedRows, settlement: Settlement) -> Change
         _resume(unit, run, to=(run.step, run.phase), rounds_made=1)
         unit.follow(advance(run))
     if settlement.rule.ending is not None:
-        runs.keep_ending(unit.tx, run.id, settlement.rule.ending)
+        runs.keep_ending(unit.tx, run.id, run.thread_id, settlement.rule.ending)
     if stepping.holds(run, Recorded.RESULTS if settlement.planned is None else Recorded.ROUND):
         return _changes(seen, going=False, withheld=seen.row.withheld)
     return _changes(seen)
@@ -345,6 +345,6 @@ def _wait_before_end(unit: Unit, seen: SteppedRows, ending: Ending) -> Changes:
     journal.append(unit.tx, checkpoints.of_round(unit, run))
     _resume(unit, run, to=(run.step + 1, Phase.REPLAY))
     if ending.reason is not Reason.NATURAL_END:
-        runs.keep_ending(unit.tx, run.id, ending)
+        runs.keep_ending(unit.tx, run.id, run.thread_id, ending)
     unit.follow(advance(run))
     return _changes(seen)

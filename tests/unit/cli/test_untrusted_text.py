@@ -13,6 +13,7 @@ from chordage.config.settings import load
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.channels import source_of
 from chordage.orchestrator.store import polls, schema, schema_version
+from chordage.orchestrator.store.contents import Contents
 from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
@@ -56,7 +57,7 @@ def ids(tmp_path):
         for table, columns in WRITTEN_BY_OTHERS.items():
             chosen = schema.metadata.tables[table]
             for name in columns:
-                assert isinstance(chosen.c[name].type, String | Text), f"{table}.{name}"
+                assert isinstance(chosen.c[name].type, String | Text | Contents), f"{table}.{name}"
                 tx.execute(update(chosen).values({name: NASTY}))
         polls.refuse(tx, source_of("chat"), NASTY, why=NASTY, excerpt=NASTY, now=datetime.now(UTC))
     yield {"room": room, "TURN": waiting.turn_id, "THREAD": "t", "ANSWERED": answered}

@@ -134,7 +134,10 @@ def test_a_missing_key_is_found_before_any_turn_runs():
     agent = an_agent("openai:gpt-4o-mini")
     with pytest.raises(ConfigError) as error:
         ModelCatalog(environ={}).check(agent)
-    assert str(error.value) == "model provider 'openai' needs an API key: set OPENAI_API_KEY in the environment"
+    assert str(error.value) == (
+        "model provider 'openai' needs an API key: set OPENAI_API_KEY in the environment, or OPENAI_API_KEY_FILE to "
+        "the path of a file with it"
+    )
 
 
 def test_a_fallback_is_checked_too(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from chordage.orchestrator.core.errors import ConfigError, RoomError
 from chordage.orchestrator.gateways.http_client import HttpClient
-from chordage.orchestrator.gateways.models.providers import ProviderConfig, TableProviders
+from chordage.orchestrator.gateways.models.providers import BUILTIN, ProviderConfig, TableProviders
 from chordage.orchestrator.gateways.models.remote import RemoteModel
 from chordage.orchestrator.gateways.proxies import proxy_of
 
@@ -116,3 +116,30 @@ def test_a_proxy_of_an_unknown_kind_is_refused_without_its_password():
     ) as error:
         proxy_of({"HTTPS_PROXY": "socks5://user:secret@host:1"}, "https://a")
     assert "secret" not in str(error.value)
+
+
+def test_key_may_be_in_a_file_that_a_variable_names(tmp_path):
+    (tmp_path / "key").write_text("sk-file\n")
+    environ = {"OPENAI_API_KEY_FILE": str(tmp_path / "key")}
+    assert BUILTIN["openai"].key(environ) == "sk-file"
+    assert BUILTIN["openai"].key({**environ, "OPENAI_API_KEY": "sk-set"}) == "sk-set"
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, "OPENAI_API_KEY_FILE names {file}, which cannot be read: No such file or directory"),
+        (b"\xffsecret", "OPENAI_API_KEY_FILE names {file}, which cannot be read: it is not UTF-8"),
+        (b" \n", "and {file} of OPENAI_API_KEY_FILE is empty"),
+        (b"secret\x07key", "holds characters that cannot be sent: set {file} anew"),
+    ],
+)
+def test_file_without_a_key_is_named_and_its_content_is_not(tmp_path, content, error):
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        BUILTIN["openai"].key({"OPENAI_API_KEY_FILE": str(file)})
+    assert error.format(file=file) in str(raised.value)
+    assert "model provider 'openai'" in str(raised.value)
+    assert "secret" not in str(raised.value)
