@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, sel
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import (
     Action,
+    ClosedQuestion,
     Decision,
     OnExpiry,
     Question,
@@ -25,6 +26,8 @@ from chordage.orchestrator.core.approvals import (
     Why,
     digest,
 )
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,
@@ -125,6 +128,31 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
         .limit(limit)
     )
     return readable_rows(tx.execute(past).mappings(), _from_row)
+
+
+_CLOSED = (
+    select(
+        *(suspensions.c[name] for name in ("id", "run_id", "tool", "why", "status", "expires_at", "on_expiry")),
+        calls.c.status.label("call_status"),
+        *(runs.c[name].label(f"run_{name}") for name in ("reason", "code", "detail", "ended_at")),
+        *(decisions.c[name] for name in ("action", "source", "decided_by", "applied_at")),
+        decisions.c.created_at.label("decided_at"),
+    )
+    .join(calls, calls.c.id == suspensions.c.call_id)
+    .join(runs, runs.c.id == suspensions.c.run_id)
+    .outerjoin(decisions, decisions.c.suspension_id == suspensions.c.id)
+)
+_CLOSED_ENUMS = {
+    "why": Why, "status": SuspensionStatus, "on_expiry": OnExpiry, "call_status": CallStatus, "run_reason": Reason,
+    "action": Action,
+}  # fmt: skip
+
+
+def closed(tx: Tx, suspension_id: str) -> ClosedQuestion:
+    """How a question that is not open any more was closed."""
+    row = tx.execute(_CLOSED.where(suspensions.c.id == suspension_id)).mappings().one()
+    enums = {name: enum(row[name]) for name, enum in _CLOSED_ENUMS.items() if row[name] is not None}
+    return ClosedQuestion(**{**row, **enums})
 
 
 def set_status(tx: Tx, suspension_id: str, status: SuspensionStatus, *, was: SuspensionStatus) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -178,7 +179,9 @@ def test_repeat_without_the_key_changes_nothing_and_another_answer_is_refused(ch
     other = chordage("approve", first["id"], "--payload", '"y"')
 
     assert again.stdout.startswith(f"approved before, with the same answer: suspension {first['id']}")
-    assert other.stderr == f"chordage: suspension {first['id']} was approved before; its call is succeeded\n"
+    assert re.fullmatch(
+        f"chordage: suspension {first['id']} was approved at .* UTC by cli; its call is succeeded\n", other.stderr
+    )
     assert (again.exit_code, other.exit_code) == (0, 1)
 
 
