@@ -20,7 +20,7 @@ from chordage.orchestrator.console.forms import FormField, SentForm, answer_from
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import RunWatch
 from chordage.orchestrator.console.login import own_path
-from chordage.orchestrator.console.pages import PageContext, back, context_of, part, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, open_questions, part, render
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, OnExpiry, ResumeMode, Why
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Conflict, Forbidden, InvalidDecision, NotFound
@@ -29,6 +29,7 @@ from chordage.orchestrator.views import OpenQuestion
 
 PAGE = 25
 SOURCE = "console"
+CARD = "question-"  # begins the id of a card
 THEN = {
     OnExpiry.DENY: "then the call is denied",
     OnExpiry.CANCEL_RUN: "then its run is cancelled",
@@ -112,13 +113,13 @@ def _page(
     status: int = 200,
 ) -> Response:
     questions = _questions(request, context, after, agent, thread)
-    parts = _parts(context, questions)
-    known = digest(parts)
+    waiting = open_questions(services_of(request), context.caller)
+    parts, known = _parts(context, questions), digest(_live_parts(context, questions, waiting, agent, thread))
     if redrawn is not None:
-        parts[f"question-{redrawn.question.id}"] = part(context, "question", "card", redrawn, False)
+        parts[f"{CARD}{redrawn.question.id}"] = part(context, "question", "card", redrawn, False)
     return render(
         request, context, "inbox.html", status=status, cards=list(parts.values()), notice=notice, fault=fault,
-        linked=linked,
+        linked=linked, waiting=waiting,
         agent=agent, thread=thread, after=after,
         first=None if parts else first_turn(services_of(request), context),
         next=questions[-1].id if len(questions) == PAGE else None,
@@ -136,8 +137,18 @@ def _questions(
 
 def _parts(context: PageContext, questions: Sequence[OpenQuestion]) -> dict[str, str]:
     return {
-        f"question-{question.id}": part(context, "question", "card", card_of(context, question), False)
+        f"{CARD}{question.id}": part(context, "question", "card", card_of(context, question), False)
         for question in questions
+    }
+
+
+def _live_parts(
+    context: PageContext, questions: Sequence[OpenQuestion], waiting: int, agent: str | None, thread: str | None
+) -> dict[str, str]:
+    return {
+        "inbox-count": part(context, "question", "badge", waiting),
+        "inbox-head": part(context, "question", "head", waiting, agent, thread),
+        **_parts(context, questions),
     }
 
 
@@ -166,15 +177,23 @@ def _link(request: Request, form: SentForm) -> Response:
 
 @router.get("/inbox/live")
 async def inbox_live(request: Request, agent: After = None, thread: After = None) -> Response:
-    """New questions appear below; those that were decided elsewhere go."""
+    """New questions appear below. Of one that was decided elsewhere a line stays, which says how."""
     context = await anyio.to_thread.run_sync(context_of, request, KeyScope.READ)
+    services = services_of(request)
 
     def parts(_watch: RunWatch) -> LiveParts:
-        return LiveParts(parts=_parts(context, _questions(request, context, None, agent, thread)))
+        questions = _questions(request, context, None, agent, thread)
+        waiting = open_questions(services, context.caller)
+        return LiveParts(parts=_live_parts(context, questions, waiting, agent, thread))
+
+    def closed(names: Sequence[str]) -> dict[str, str]:
+        closed = views.closed_questions(services.rt.store, [name.removeprefix(CARD) for name in names])
+        return {f"{CARD}{one.id}": part(context, "question", "closed", one) for one in closed}
 
     page = LivePage(
-        render=parts, key=("inbox", context.caller, context.csrf, agent, thread), target="questions", keeps=True
-    )
+        render=parts, key=("inbox", context.caller, context.csrf, agent, thread), target="questions", keeps=CARD,
+        closed=closed,
+    )  # fmt: skip
     return streaming(request, context.caller, page)
 
 

@@ -13,6 +13,7 @@ import pytest
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.services import keep
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Unavailable
@@ -575,6 +576,36 @@ def test_an_update_comes_after_a_decision(console, rt):
         update = next(message for message in messages if "said-by-agent" in message)
 
     assert "answered" in update
+    assert 'hx-target="#run-actions"' in update
+    assert all(word in update for word in (">Retry<", ">New message<", ">Send as a new turn<"))
+    assert not any(word in update for word in (">Cancel<", ">Steer<", "/cancel"))
+
+
+def test_a_message_for_a_run_that_ended_meanwhile_is_kept_and_sent_as_a_new_turn(console, rt):
+    turn = waiting_turn(rt, "pay")
+    post(console, f"/runs/{turn.run_id}/cancel")
+
+    refused = post(console, f"/runs/{turn.run_id}/steer", text="and then this")
+    sent = post(console, f"/runs/{turn.run_id}/steer", text="and then this", new="1")
+
+    assert refused.status_code == 409
+    assert "nothing was sent" in refused.text
+    assert ">and then this</textarea>" in refused.text
+    new = views.turn(rt.store, sent.headers["location"].rpartition("/")[2].partition("?")[0])
+    assert (new.text, new.thread_id, new.status) == ("and then this", turn.thread_id, "queued")
+
+
+def test_an_open_inbox_says_who_decided_a_question_meanwhile(console, rt):
+    question = question_of(rt, waiting_turn(rt, "pay"))
+    with stream(console, "/console/inbox/live") as messages:
+        assert "1 open, oldest first" in "".join((next(messages), next(messages)))
+        stages.decide(rt, [DecisionRequest(target=question.id, action=Action.CANCEL)], source="cli")
+        update = next(message for message in messages if "was denied" in message)
+
+    assert f'hx-target="#question-{question.id}" hx-swap="outerMorph"' in update
+    assert re.search(r"This question was denied at \S+ \S+ UTC by cli\.", update)
+    assert "Nothing waits for you." in update
+    assert "<form" not in update
 
 
 def test_a_finished_run_has_a_stream_that_ends(console, rt):
