@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ THEN = {
     OnExpiry.ESCALATE: "then it stays open and is marked as overdue",
     OnExpiry.DEFAULT: "then the default answer is applied",
 }
+NOT_CARRIED_OUT = "then the model reads that the call was not carried out"
 DONE = {"approved": "Approved.", "denied": "Denied.", "answered": "Answered.", "twice": "That was decided before."}
 
 router = APIRouter(include_in_schema=False)
@@ -43,14 +44,41 @@ After = Annotated[str | None, Query(max_length=200)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CardWords:
+    tag: str  # why it waits
+    exact: str  # above the arguments
+    yes: str
+    no: str = "Deny"
+    no_decision: str = "Your key may not decide."
+
+
+WORDS = {
+    Why.GATE: CardWords(tag="needs permission", exact="Exactly this would run", yes="Approve"),
+    Why.TOOL: CardWords(tag="the tool asks", exact="Exactly this would run", yes="Approve"),
+    Why.UNKNOWN: CardWords(tag="outcome unknown", exact="It was called with", yes="Store the outcome"),
+    Why.CLIENT: CardWords(
+        tag="waits for its caller", exact="The caller is asked to carry out exactly this", yes="Give this result",
+        no="Give up on it",
+        no_decision="The program that sent the message gives the result; a person needs the scope decide to do so.",
+    ),
+}  # fmt: skip
+RESULT_FIELD = {
+    "type": "string", "format": "textarea", "title": "Result, in place of the caller",
+    "description": "As text or JSON. A result that the caller sends later is refused then.",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionCard:
     """A question as the page shows it. `edited`: arguments that were changed in the form and not taken."""
 
     question: OpenQuestion
+    words: CardWords
     then: str
     fields: tuple[FormField, ...]
     plain: bool  # a plain yes is an answer
     is_unknown: bool
+    is_with_caller: bool
     gives_result: bool  # the answer is the result of the call
     prompt: str  # what the arguments below do not say
     fault: str = ""
@@ -64,16 +92,24 @@ def card_of(
     plain, fields, shown = _plain(question), _fields(question, sent), context.shown(question)
     # The prompt of a rule repeats the arguments.
     prompt = shown.prompt.partition("\n")[0] if question.why is Why.GATE else shown.prompt
+    words = WORDS.get(question.why, WORDS[Why.TOOL])
+    if question.why is Why.TOOL and fields and not plain:
+        words = replace(words, yes="Answer")
+    then = NOT_CARRIED_OUT if question.why is Why.CLIENT else THEN[question.on_expiry]
     return QuestionCard(
-        question=shown, prompt=prompt, then=THEN[question.on_expiry] if question.expires_at else "",
+        question=shown, words=words, prompt=prompt, then=then if question.expires_at else "",
         fields=tuple(fields) if context.may("payloads") else (), plain=plain,
-        is_unknown=question.why is Why.UNKNOWN, gives_result=question.resume_mode is not ResumeMode.REPLAY,
+        is_unknown=question.why is Why.UNKNOWN,
+        is_with_caller=question.why is Why.CLIENT, gives_result=question.resume_mode is not ResumeMode.REPLAY,
         fault=fault, edited=sent.first("arguments") if sent else None, reason=sent.first("reason") if sent else "",
     )  # fmt: skip
 
 
 def _plain(question: OpenQuestion) -> bool:
+    """Of a tool of the caller, a yes would be its result."""
     schema = question.schema
+    if question.why is Why.CLIENT:
+        return False
     return schema is None or complaint_about(True, schema) is None or complaint_about(None, schema) is None
 
 
@@ -82,6 +118,8 @@ def _fields(question: OpenQuestion, sent: SentForm | None) -> list[FormField]:
     schema = question.schema
     if question.why is Why.UNKNOWN:
         return []
+    if question.why is Why.CLIENT:
+        return fields_of(RESULT_FIELD, sent)
     if schema is None:
         return fields_of({}, sent) if question.resume_mode is not ResumeMode.REPLAY else []
     if not _plain(question):
@@ -262,6 +300,8 @@ def _payload(question: OpenQuestion, form: SentForm) -> Any:
     if question.why is Why.UNKNOWN:
         return _about_the_unknown(form)
     fields = _fields(question, None)
+    if question.why is Why.CLIENT:
+        return _result_of(form.first(fields[0].name))
     is_filled_in = any(form.first(one.name).strip() for one in fields)
     return plain_yes(question) if _plain(question) and not is_filled_in else answer_from(fields, form)
 
@@ -269,17 +309,23 @@ def _payload(question: OpenQuestion, form: SentForm) -> Any:
 def _about_the_unknown(form: SentForm) -> dict[str, Any]:
     match form.first("outcome"):
         case "result":
-            text = form.first("result")
-            try:
-                return {"answer": "result", "result": json_of(text, "Result")}
-            except InvalidDecision:  # a text, as most results are
-                return {"answer": "result", "result": text}
+            return {"answer": "result", "result": _result_of(form.first("result"))}
         case "failed":
             reason = form.first("reason").strip()
             return {"answer": "failed", **({"reason": reason} if reason else {})}
         case "retry":
             return {"answer": "retry"}
     raise InvalidDecision("say what became of the call: run it again, it did happen, or it did not", field="outcome")
+
+
+def _result_of(text: str) -> Any:
+    """JSON, or a text, as most results are."""
+    if not text.strip():
+        raise InvalidDecision("give the result that the call had", field="payload")
+    try:
+        return json_of(text, "Result")
+    except InvalidDecision:
+        return text
 
 
 def plain_yes(question: OpenQuestion) -> bool | None:

@@ -37,7 +37,7 @@ from chordage.orchestrator.store.predicates import (
     UNSETTLED_SUSPENSIONS,
     still,
 )
-from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions
+from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions, turns
 from chordage.orchestrator.store.statements import readable_rows
 
 
@@ -250,9 +250,11 @@ _OPEN = (
         runs.c.root_run,
         runs.c.root_thread,
         runs.c.path,
+        turns.c.sent_by,
     )
     .join(calls, calls.c.id == suspensions.c.call_id)
     .join(runs, runs.c.id == suspensions.c.run_id)
+    .outerjoin(turns, turns.c.id == runs.c.turn_id)
     .order_by(suspensions.c.created_at, suspensions.c.id)
 )  # fmt: skip
 _ASKED = [

@@ -40,6 +40,7 @@ class OpenQuestion:
     root_thread: str
     path: str  # the agents from the root down to the one that asks
     overdue: bool  # `expires_at` has passed, and the question stays open
+    sent_by: str | None = None  # the key, and the user, that sent the message; a call of `client_tool` waits for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

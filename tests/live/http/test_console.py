@@ -516,6 +516,53 @@ def test_a_key_without_operate_cannot_cancel(viewer, rt):
     assert views.turn(rt.store, turn.turn_id).disposition is None
 
 
+# tools of the caller
+
+PICK = {"name": "pick", "description": "Have the customer pick a colour.", "parameters": {"type": "object"}}
+
+
+def test_a_call_that_its_caller_carries_out_says_so_and_takes_a_result_in_its_place(console, rt):
+    turn = waiting_turn(rt, "pick", client_tools=[PICK])
+    question = question_of(rt, turn)
+
+    for path in ("/inbox", f"/runs/{turn.run_id}"):
+        card = unescape(re.findall(r'<article class="card.*?</article>', get(console, path).text, re.DOTALL)[0])
+        for words in (
+            "waits for its caller", "sent by", "The caller is asked to carry out exactly this", "red", "Give up on it",
+            "then the model reads that the call was not carried out",
+        ):  # fmt: skip
+            assert words in card, words
+        assert not any(
+            words in card for words in ("needs permission", "Edit the arguments", "data-pick", "Make a link")
+        )
+    empty = post(console, "/inbox", target=question.id, verdict="approve")
+    plain = post(console, "/inbox", target=question.id, verdict="approve", several="1")
+    given = post(console, "/inbox", target=question.id, verdict="approve", answer="the red one")
+
+    assert (empty.status_code, "give the result" in empty.text) == (422, True)
+    assert (plain.status_code, "an answer of its own" in plain.text) == (409, True)
+    assert given.headers["location"].endswith("done=approved")
+    assert carry_on(rt, turn).answer == "Picked: the red one"
+
+
+def test_giving_up_on_a_call_of_the_caller_is_what_the_model_reads(console, rt):
+    turn = waiting_turn(rt, "pick", client_tools=[PICK])
+
+    post(console, "/inbox", target=question_of(rt, turn).id, verdict="deny", reason="the page was closed")
+
+    assert carry_on(rt, turn).answer.startswith(
+        "Picked: The caller has not carried this call out. The reason given: the"
+    )
+
+
+def test_a_key_that_may_not_decide_reads_who_gives_the_result(client, rt):
+    waiting_turn(rt, "pick", space="api", client_tools=[PICK])
+    terms = KeyTerms(name="reader", tenant=None, scopes=frozenset({KeyScope.READ}))
+    client.post("/console/login", data={"key": stages.create_key(rt.store, terms, Actor(id="cli"), rt.now()).text})
+
+    assert "The program that sent the message gives the result" in get(client, "/inbox").text
+
+
 # the run, and what can be done about it
 
 
