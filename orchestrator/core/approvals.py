@@ -97,6 +97,7 @@ class Suspension:
     default: Any
     escalated_at: datetime | None
     about_claim: str | None = None  # the claim whose holder may still deliver the result
+    root_thread: str | None = None  # None: its run is a root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

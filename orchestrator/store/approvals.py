@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, select, tuple_, update
+from sqlalchemy import RowMapping, Select, func, insert, or_, select, tuple_, update
 
-from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import (
     Action,
     ClosedQuestion,
@@ -31,13 +30,14 @@ from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,
+    OPEN_CHILD_SUSPENSIONS,
     OPEN_SUSPENSIONS,
     STILL_OPEN_SUSPENSION,
     STILL_UNSETTLED,
     UNSETTLED_SUSPENSIONS,
     still,
 )
-from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions, turns
+from chordage.orchestrator.store.schema import calls, decisions, runs, suspension_space, suspensions, turns
 from chordage.orchestrator.store.statements import readable_rows
 
 
@@ -67,8 +67,9 @@ def ask(
     about_claim: str | None = None,
 ) -> None:
     expires = None if question.expires_in is None else now + timedelta(seconds=question.expires_in)
+    root_thread = select(runs.c.root_thread).where(runs.c.id == about.run_id).scalar_subquery()
     tx.execute(
-        insert(suspensions),
+        insert(suspensions).values(root_thread=root_thread),
         {
             "id": suspension_id, **{name: getattr(about, name) for name in _OF_CALL}, "why": question.why.value,
             "prompt": question.prompt, "schema": question.schema, "resume_mode": question.resume_mode.value,
@@ -286,7 +287,7 @@ def list_open(
     suspension_id: str | None = None,
 ) -> Sequence[SuspensionRow]:
     """Oldest first, with the arguments in question. `after`: the time and the id of the last on the page before."""
-    page = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
+    page = _OPEN.where(OPEN_CHILD_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
     wanted = {
         "agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value, "id": suspension_id,
     }  # fmt: skip
@@ -298,7 +299,7 @@ def list_open(
     if root_run is not None:
         page = page.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
     if space is not None:
-        page = page.where(_is_in(space))
+        page = page.where(suspension_space == space)
     if after is not None:
         page = page.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
     return tx.execute(page).mappings().all()
@@ -310,17 +311,11 @@ def with_arguments(tx: Tx, suspension_id: str) -> SuspensionRow | None:
     return tx.execute(wanted).mappings().first()
 
 
-def _is_in(space: str) -> ColumnElement[bool]:
-    prefix = message.prefix(space)
-    home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
-    return func.substr(home, 1, len(prefix)) == prefix  # SQLite's LIKE would ignore case
-
-
 def count_open(tx: Tx, *, limit: int, space: str | None = None) -> int:
     """The open questions to people; counting stops at `limit`."""
     listed = select(suspensions.c.id).where(ASKED_OF_PEOPLE)
     if space is not None:
-        listed = listed.join(runs, runs.c.id == suspensions.c.run_id).where(_is_in(space))
+        listed = listed.where(suspension_space == space)
     counted = select(func.count()).select_from(listed.limit(limit).subquery())
     return int(tx.execute(counted).scalar() or 0)
 
