@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,6 +29,7 @@ from chordage.orchestrator.gateways.schemas import complaint_about
 from chordage.orchestrator.views import OpenQuestion
 
 PAGE = 25
+CARDS_MAX = 100  # that a page may say it has
 SOURCE = "console"
 CARD = "question-"  # begins the id of a card
 THEN = {
@@ -40,6 +42,7 @@ NOT_CARRIED_OUT = "then the model reads that the call was not carried out"
 DONE = {"approved": "Approved.", "denied": "Denied.", "answered": "Answered.", "twice": "That was decided before."}
 
 router = APIRouter(include_in_schema=False)
+Cards = Annotated[str, Query(max_length=8000)]
 After = Annotated[str | None, Query(max_length=200)]
 
 
@@ -161,7 +164,9 @@ def _page(
         agent=agent, thread=thread, after=after,
         first=None if parts else first_turn(services_of(request), context),
         next=questions[-1].id if len(questions) == PAGE else None,
-        live=context.link("/inbox/live", agent=agent, thread=thread, v=known) if after is None else None,
+        live=context.link("/inbox/live", agent=agent, thread=thread, v=known, has=",".join(one.id for one in questions))
+        if after is None
+        else None,
     )  # fmt: skip
 
 
@@ -214,8 +219,10 @@ def _link(request: Request, form: SentForm) -> Response:
 
 
 @router.get("/inbox/live")
-async def inbox_live(request: Request, agent: After = None, thread: After = None) -> Response:
-    """New questions appear below. Of one that was decided elsewhere a line stays, which says how."""
+async def inbox_live(request: Request, agent: After = None, thread: After = None, has: Cards = "") -> Response:
+    """New questions appear below. Of one that was decided elsewhere a line stays, which says how; also where the page
+    was in the background meanwhile. `has`: the questions that the page began with.
+    """
     context = await anyio.to_thread.run_sync(context_of, request, KeyScope.READ)
     services = services_of(request)
 
@@ -225,14 +232,21 @@ async def inbox_live(request: Request, agent: After = None, thread: After = None
         return LiveParts(parts=_live_parts(context, questions, waiting, agent, thread))
 
     def closed(names: Sequence[str]) -> dict[str, str]:
-        closed = views.closed_questions(services.rt.store, [name.removeprefix(CARD) for name in names])
+        ids = [name.removeprefix(CARD) for name in names]
+        closed = views.closed_questions(services.rt.store, ids, space=context.caller.reach)
         return {f"{CARD}{one.id}": part(context, "question", "closed", one) for one in closed}
 
     page = LivePage(
         render=parts, key=("inbox", context.caller, context.csrf, agent, thread), target="questions", keeps=CARD,
-        closed=closed,
+        closed=closed, has=_cards(request.headers.get("last-event-id") or has),
     )  # fmt: skip
     return streaming(request, context.caller, page)
+
+
+def _cards(listed: str) -> list[str]:
+    """The names of cards, as an address or the last event has them."""
+    ids = [name.removeprefix(CARD) for name in listed.split(",")[:CARDS_MAX]]
+    return [f"{CARD}{one}" for one in ids if re.fullmatch(r"[0-9A-Za-z-]{1,80}", one)]
 
 
 @router.post("/inbox")

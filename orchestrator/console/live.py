@@ -64,7 +64,8 @@ class LiveParts:
 class LivePage:
     """What a stream shows. `target`: the id of the element that holds the parts, sorted by their `data-order`.
     `keeps`: parts whose ids begin so stay as they are, since a person may be filling them in. `closed`: what to show in
-    the place of such parts when they are over; without it they vanish. `run_id`: as the page began.
+    the place of such parts when they are over; without it they vanish. `has`: such parts that the page has already, as
+    one that comes back from the background. `run_id`: as the page began.
     """
 
     render: Callable[[RunWatch], LiveParts]
@@ -72,6 +73,7 @@ class LivePage:
     target: str
     keeps: str | None = None
     closed: Callable[[Sequence[str]], Parts] | None = None
+    has: Sequence[str] = ()
     newest_first: bool = False
     run_id: str | None = None
 
@@ -154,13 +156,14 @@ class _PageStream:
             version = watch.version
             shown = await _rendered(self._page, self._rendering, watch)
             if self._sent is None:
-                self._sent = shown.parts if digest(shown.parts) == self._known else {}
+                is_known = digest(shown.parts) == self._known and not self._page.has
+                self._sent = shown.parts if is_known else dict.fromkeys(self._page.has, "")
             gone = [name for name in self._sent if name not in shown.parts]
             closed: Parts = {}
             if gone and self._page.closed is not None:
                 closed = await anyio.to_thread.run_sync(self._page.closed, gone)
             if message := changes(self._sent, shown.parts, self._page, closed):
-                yield event(message)
+                yield event(message, ",".join(self._kept(shown.parts)))
                 self._spoke_at = time.monotonic()
             elif time.monotonic() - self._spoke_at >= HEARTBEAT:
                 yield ": still here\n\n"
@@ -176,6 +179,11 @@ class _PageStream:
             rests = shown.is_at_rest and self._watches.is_marking
             until_asked = self._asked_at + ASK_EVERY - time.monotonic()
             await watch.wait(version, max(EVERY, min(AT_REST, until_asked)) if rests else EVERY)
+
+    def _kept(self, parts: Parts) -> list[str]:
+        """What the page has from now on: its browser names it when it connects again."""
+        keeps = self._page.keeps
+        return [name for name in parts if keeps is not None and name.startswith(keeps)]
 
 
 async def _rendered(page: LivePage, rendering: _Rendering, watch: RunWatch) -> LiveParts:
@@ -249,6 +257,7 @@ def changes(before: Parts, after: Parts, page: LivePage, closed: Parts | None = 
     return "".join([*morphed, *gone, added])
 
 
-def event(html: str) -> str:
+def event(html: str, event_id: str = "") -> str:
     """One message; each of its lines is a line of the event."""
-    return "".join(f"data: {line}\n" for line in html.splitlines() if line.strip()) + "\n"
+    lines = "".join(f"data: {line}\n" for line in html.splitlines() if line.strip())
+    return (f"id: {event_id}\n" if event_id else "") + lines + "\n"

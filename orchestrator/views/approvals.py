@@ -153,12 +153,14 @@ def open_question_by_id(store: Store, suspension_id: str, *, space: str | None =
     raise Conflict(f"suspension {suspension_id} {closed.fate}; its call is {closed.call_status.value}")
 
 
-def closed_questions(store: Store, suspension_ids: Iterable[str]) -> list[ClosedQuestion]:
+def closed_questions(store: Store, suspension_ids: Iterable[str], *, space: str | None = None) -> list[ClosedQuestion]:
     """Those of these that are not open any more, and are still stored."""
     with store.read() as tx:
         known = [approvals.load(tx, suspension_id) for suspension_id in suspension_ids]
         return [
-            approvals.closed(tx, one.id) for one in known if one is not None and one.status is not SuspensionStatus.OPEN
+            approvals.closed(tx, one.id)
+            for one in known
+            if one is not None and one.status is not SuspensionStatus.OPEN and _is_in_space(tx, one.run_id, space)
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import replace
@@ -436,6 +437,21 @@ def viewer(client, rt):
     return client
 
 
+@pytest.fixture
+def viewer_of(settings, rt):
+    """A browser of its own, with a key of this space."""
+    with contextlib.ExitStack() as stack:
+
+        def log_in_with_key(space):
+            assert space == "api"
+            browser = stack.enter_context(served(web.wired(settings)))
+            key = new_key(rt, scopes=frozenset({KeyScope.READ, KeyScope.DECIDE}))
+            assert browser.post("/console/login", data={"key": key}).status_code == 303
+            return browser
+
+        yield log_in_with_key
+
+
 def new_key(rt, **fields):
     return stages.create_key(rt.store, KeyTerms(name="k", **fields), Actor(id="cli"), rt.now()).text
 
@@ -514,6 +530,25 @@ def test_a_key_without_operate_cannot_cancel(viewer, rt):
 
     assert response.status_code == 403
     assert views.turn(rt.store, turn.turn_id).disposition is None
+
+
+def test_an_inbox_that_was_in_the_background_learns_what_was_decided_meanwhile(console, viewer_of, rt):
+    question, foreign = (question_of(rt, waiting_turn(rt, "pay", space=space)) for space in ("api", None))
+    page = get(console, "/inbox").text
+    for one in (question, foreign):
+        stages.decide(rt, [DecisionRequest(target=one.id, action=Action.CANCEL)], source="cli")
+    live = unescape(re.findall(r'hx-sse:connect="([^"]+)"', page)[0])
+
+    with stream(console, live) as messages:
+        first = "".join((next(messages), next(messages)))
+    with console.stream("GET", "/console/inbox/live", headers={"last-event-id": f"question-{question.id}"}) as again:
+        resumed = next(line for line in again.iter_lines() if "was denied" in line)
+    with viewer_of("api").stream("GET", "/console/inbox/live", params={"has": f"{foreign.id},{question.id}"}) as others:
+        reached = next(line for line in others.iter_lines() if "was denied" in line)
+
+    assert (question.id in first, foreign.id in first, first.count("was denied")) == (True, True, 2)
+    assert question.id in resumed
+    assert f'#question-{foreign.id}" hx-swap="outerMorph"' not in reached
 
 
 # tools of the caller
