@@ -3,7 +3,8 @@
 What strangers wrote cannot act on the terminal that shows a log, nor begin a line of its own. JSON escapes it.
 
 Some addresses carry a secret: the links that log a person in or lead to one question, tickets of streams, and whatever
-key a client puts there. The log of requests has addresses, and none of these secrets.
+key a client puts there. Others carry content: what was searched for, the name of a thread. The log of requests has
+addresses without these secrets, and of a query only the names of its parameters.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _SECRET = re.compile(
 )
 
 
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}")  # of a parameter
+
+
 def configure(level: str, style: str) -> None:
     structlog.configure(
         processors=[
@@ -59,10 +63,25 @@ def configure(level: str, style: str) -> None:
 
 
 def redact(record: logging.LogRecord) -> bool:
-    """Takes the secrets of addresses out of a line. An event of structlog is a dict here."""
+    """Takes the secrets of addresses out of a line, and the values of its query out of that of a request. An event of
+    structlog is a dict here.
+    """
     record.msg = _redacted(record.msg)
     record.args = _redacted(record.args)
+    if record.name == ACCESS and isinstance(record.args, tuple):
+        record.args = tuple(_without_values(part) if isinstance(part, str) else part for part in record.args)
     return True
+
+
+def _without_values(address: str) -> str:
+    """`/runs?q=secret&limit=2` is `/runs?q=…&limit=…`. What is no name of a parameter may be content too."""
+    path, mark, query = address.partition("?")
+    pairs = (part.partition("=") for part in query.split("&"))
+    return (
+        path
+        + mark
+        + "&".join(f"{name}=…" if _NAME.fullmatch(name) and is_given else "…" for name, is_given, _ in pairs if mark)
+    )
 
 
 def _redacted(value: Any) -> Any:

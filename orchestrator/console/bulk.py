@@ -95,8 +95,9 @@ def _page(
     request: Request, context: PageContext, job_id: str, *, notice: str = "", fault: str = "", status: int = 200
 ) -> Response:
     job, parts = _parts(services_of(request), context, job_id)
+    *listed, actions = parts.values()
     return render(
-        request, context, "bulk_job.html", job=job, parts=list(parts.values()), notice=notice, fault=fault,
+        request, context, "bulk_job.html", job=job, parts=listed, actions=actions, notice=notice, fault=fault,
         live=context.link(f"/bulk/{job_id}/live", v=digest(parts)) if job.is_open else None, status=status,
     )  # fmt: skip
 
@@ -108,6 +109,7 @@ def _parts(services: Services, context: PageContext, job_id: str) -> tuple[views
     return job, {
         "bulk-progress": part(context, "bulk", "progress", job),
         "bulk-refusals": part(context, "bulk", "refusals", job, refusals),
+        "bulk-actions": part(context, "bulk", "actions", job),
     }
 
 
@@ -121,7 +123,7 @@ async def job_live(request: Request, job_id: str) -> Response:
         return LiveParts(parts=shown, is_over=not job.is_open)
 
     await anyio.to_thread.run_sync(_parts, services, context, job_id)  # refused before the first byte
-    page = LivePage(render=parts, key=("bulk", job_id, context.caller), target="bulk")
+    page = LivePage(render=parts, key=("bulk", job_id, context.caller, context.csrf), target="bulk")
     return streaming(request, context.caller, page)
 
 

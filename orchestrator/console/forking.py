@@ -82,6 +82,13 @@ class ForkSight:
 @router.get("/runs/{run_id}/fork")
 def show_form(request: Request, run_id: Id, step: StepNumber = 0) -> Response:
     context = context_of(request, KeyScope.READ, KeyScope.OPERATE, KeyScope.SUBMIT)
+    run, _ = _source(services_of(request), context, run_id)
+    try:  # nothing is written: a form that cannot be sent is not filled in first
+        stages.fork_request(
+            services_of(request).rt, run.run_id, step, ForkEdits(), space=context.caller.space, source=SOURCE
+        )  # fmt: skip
+    except Conflict as error:
+        return _form(request, context, run_id, step, SentForm(), fault=str(error), is_refused=True)
     return _form(request, context, run_id, step, SentForm())
 
 
@@ -139,10 +146,18 @@ def _edited(written: str, own: str) -> str | None:
 
 
 def _form(
-    request: Request, context: PageContext, run_id: str, step: int, form: SentForm, *, fault: str = ""
+    request: Request,
+    context: PageContext,
+    run_id: str,
+    step: int,
+    form: SentForm,
+    *,
+    fault: str = "",
+    is_refused: bool = False,
 ) -> Response:
     sight = _sight(services_of(request), context, run_id, step, form)
-    return render(request, context, "fork.html", status=422 if fault else 200, sight=sight, fault=fault)
+    status = 409 if is_refused else 422 if fault else 200
+    return render(request, context, "fork.html", status=status, sight=sight, fault=fault, is_refused=is_refused)
 
 
 def _sight(services: Services, context: PageContext, run_id: str, step: int, form: SentForm) -> ForkSight:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from chordage.orchestrator.console.forms import FormField, SentForm, answer_from
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import RunWatch
 from chordage.orchestrator.console.login import own_path
-from chordage.orchestrator.console.pages import PageContext, back, context_of, part, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, open_questions, part, render
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, OnExpiry, ResumeMode, Why
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Conflict, Forbidden, InvalidDecision, NotFound
@@ -28,17 +29,46 @@ from chordage.orchestrator.gateways.schemas import complaint_about
 from chordage.orchestrator.views import OpenQuestion
 
 PAGE = 25
+CARDS_MAX = 100  # that a page may say it has
 SOURCE = "console"
+CARD = "question-"  # begins the id of a card
 THEN = {
     OnExpiry.DENY: "then the call is denied",
     OnExpiry.CANCEL_RUN: "then its run is cancelled",
     OnExpiry.ESCALATE: "then it stays open and is marked as overdue",
     OnExpiry.DEFAULT: "then the default answer is applied",
 }
+NOT_CARRIED_OUT = "then the model reads that the call was not carried out"
 DONE = {"approved": "Approved.", "denied": "Denied.", "answered": "Answered.", "twice": "That was decided before."}
 
 router = APIRouter(include_in_schema=False)
+Cards = Annotated[str, Query(max_length=8000)]
 After = Annotated[str | None, Query(max_length=200)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardWords:
+    tag: str  # why it waits
+    exact: str  # above the arguments
+    yes: str
+    no: str = "Deny"
+    no_decision: str = "Your key may not decide."
+
+
+WORDS = {
+    Why.GATE: CardWords(tag="needs permission", exact="Exactly this would run", yes="Approve"),
+    Why.TOOL: CardWords(tag="the tool asks", exact="Exactly this would run", yes="Approve"),
+    Why.UNKNOWN: CardWords(tag="outcome unknown", exact="It was called with", yes="Store the outcome"),
+    Why.CLIENT: CardWords(
+        tag="waits for its caller", exact="The caller is asked to carry out exactly this", yes="Give this result",
+        no="Give up on it",
+        no_decision="The program that sent the message gives the result; a person needs the scope decide to do so.",
+    ),
+}  # fmt: skip
+RESULT_FIELD = {
+    "type": "string", "format": "textarea", "title": "Result, in place of the caller",
+    "description": "As text or JSON. A result that the caller sends later is refused then.",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +76,12 @@ class QuestionCard:
     """A question as the page shows it. `edited`: arguments that were changed in the form and not taken."""
 
     question: OpenQuestion
+    words: CardWords
     then: str
     fields: tuple[FormField, ...]
     plain: bool  # a plain yes is an answer
     is_unknown: bool
+    is_with_caller: bool
     gives_result: bool  # the answer is the result of the call
     prompt: str  # what the arguments below do not say
     fault: str = ""
@@ -63,16 +95,24 @@ def card_of(
     plain, fields, shown = _plain(question), _fields(question, sent), context.shown(question)
     # The prompt of a rule repeats the arguments.
     prompt = shown.prompt.partition("\n")[0] if question.why is Why.GATE else shown.prompt
+    words = WORDS.get(question.why, WORDS[Why.TOOL])
+    if question.why is Why.TOOL and fields and not plain:
+        words = replace(words, yes="Answer")
+    then = NOT_CARRIED_OUT if question.why is Why.CLIENT else THEN[question.on_expiry]
     return QuestionCard(
-        question=shown, prompt=prompt, then=THEN[question.on_expiry] if question.expires_at else "",
+        question=shown, words=words, prompt=prompt, then=then if question.expires_at else "",
         fields=tuple(fields) if context.may("payloads") else (), plain=plain,
-        is_unknown=question.why is Why.UNKNOWN, gives_result=question.resume_mode is not ResumeMode.REPLAY,
+        is_unknown=question.why is Why.UNKNOWN,
+        is_with_caller=question.why is Why.CLIENT, gives_result=question.resume_mode is not ResumeMode.REPLAY,
         fault=fault, edited=sent.first("arguments") if sent else None, reason=sent.first("reason") if sent else "",
     )  # fmt: skip
 
 
 def _plain(question: OpenQuestion) -> bool:
+    """Of a tool of the caller, a yes would be its result."""
     schema = question.schema
+    if question.why is Why.CLIENT:
+        return False
     return schema is None or complaint_about(True, schema) is None or complaint_about(None, schema) is None
 
 
@@ -81,6 +121,8 @@ def _fields(question: OpenQuestion, sent: SentForm | None) -> list[FormField]:
     schema = question.schema
     if question.why is Why.UNKNOWN:
         return []
+    if question.why is Why.CLIENT:
+        return fields_of(RESULT_FIELD, sent)
     if schema is None:
         return fields_of({}, sent) if question.resume_mode is not ResumeMode.REPLAY else []
     if not _plain(question):
@@ -112,17 +154,19 @@ def _page(
     status: int = 200,
 ) -> Response:
     questions = _questions(request, context, after, agent, thread)
-    parts = _parts(context, questions)
-    known = digest(parts)
+    waiting = open_questions(services_of(request), context.caller)
+    parts, known = _parts(context, questions), digest(_live_parts(context, questions, waiting, agent, thread))
     if redrawn is not None:
-        parts[f"question-{redrawn.question.id}"] = part(context, "question", "card", redrawn, False)
+        parts[f"{CARD}{redrawn.question.id}"] = part(context, "question", "card", redrawn, False)
     return render(
         request, context, "inbox.html", status=status, cards=list(parts.values()), notice=notice, fault=fault,
-        linked=linked,
+        linked=linked, waiting=waiting,
         agent=agent, thread=thread, after=after,
         first=None if parts else first_turn(services_of(request), context),
         next=questions[-1].id if len(questions) == PAGE else None,
-        live=context.link("/inbox/live", agent=agent, thread=thread, v=known) if after is None else None,
+        live=context.link("/inbox/live", agent=agent, thread=thread, v=known, has=",".join(one.id for one in questions))
+        if after is None
+        else None,
     )  # fmt: skip
 
 
@@ -136,8 +180,18 @@ def _questions(
 
 def _parts(context: PageContext, questions: Sequence[OpenQuestion]) -> dict[str, str]:
     return {
-        f"question-{question.id}": part(context, "question", "card", card_of(context, question), False)
+        f"{CARD}{question.id}": part(context, "question", "card", card_of(context, question), False)
         for question in questions
+    }
+
+
+def _live_parts(
+    context: PageContext, questions: Sequence[OpenQuestion], waiting: int, agent: str | None, thread: str | None
+) -> dict[str, str]:
+    return {
+        "inbox-count": part(context, "question", "badge", waiting),
+        "inbox-head": part(context, "question", "head", waiting, agent, thread),
+        **_parts(context, questions),
     }
 
 
@@ -165,17 +219,34 @@ def _link(request: Request, form: SentForm) -> Response:
 
 
 @router.get("/inbox/live")
-async def inbox_live(request: Request, agent: After = None, thread: After = None) -> Response:
-    """New questions appear below; those that were decided elsewhere go."""
+async def inbox_live(request: Request, agent: After = None, thread: After = None, has: Cards = "") -> Response:
+    """New questions appear below. Of one that was decided elsewhere a line stays, which says how; also where the page
+    was in the background meanwhile. `has`: the questions that the page began with.
+    """
     context = await anyio.to_thread.run_sync(context_of, request, KeyScope.READ)
+    services = services_of(request)
 
     def parts(_watch: RunWatch) -> LiveParts:
-        return LiveParts(parts=_parts(context, _questions(request, context, None, agent, thread)))
+        questions = _questions(request, context, None, agent, thread)
+        waiting = open_questions(services, context.caller)
+        return LiveParts(parts=_live_parts(context, questions, waiting, agent, thread))
+
+    def closed(names: Sequence[str]) -> dict[str, str]:
+        ids = [name.removeprefix(CARD) for name in names]
+        closed = views.closed_questions(services.rt.store, ids, space=context.caller.reach)
+        return {f"{CARD}{one.id}": part(context, "question", "closed", one) for one in closed}
 
     page = LivePage(
-        render=parts, key=("inbox", context.caller, context.csrf, agent, thread), target="questions", keeps=True
-    )
+        render=parts, key=("inbox", context.caller, context.csrf, agent, thread), target="questions", keeps=CARD,
+        closed=closed, has=_cards(request.headers.get("last-event-id") or has),
+    )  # fmt: skip
     return streaming(request, context.caller, page)
+
+
+def _cards(listed: str) -> list[str]:
+    """The names of cards, as an address or the last event has them."""
+    ids = [name.removeprefix(CARD) for name in listed.split(",")[:CARDS_MAX]]
+    return [f"{CARD}{one}" for one in ids if re.fullmatch(r"[0-9A-Za-z-]{1,80}", one)]
 
 
 @router.post("/inbox")
@@ -243,6 +314,8 @@ def _payload(question: OpenQuestion, form: SentForm) -> Any:
     if question.why is Why.UNKNOWN:
         return _about_the_unknown(form)
     fields = _fields(question, None)
+    if question.why is Why.CLIENT:
+        return _result_of(form.first(fields[0].name))
     is_filled_in = any(form.first(one.name).strip() for one in fields)
     return plain_yes(question) if _plain(question) and not is_filled_in else answer_from(fields, form)
 
@@ -250,17 +323,23 @@ def _payload(question: OpenQuestion, form: SentForm) -> Any:
 def _about_the_unknown(form: SentForm) -> dict[str, Any]:
     match form.first("outcome"):
         case "result":
-            text = form.first("result")
-            try:
-                return {"answer": "result", "result": json_of(text, "Result")}
-            except InvalidDecision:  # a text, as most results are
-                return {"answer": "result", "result": text}
+            return {"answer": "result", "result": _result_of(form.first("result"))}
         case "failed":
             reason = form.first("reason").strip()
             return {"answer": "failed", **({"reason": reason} if reason else {})}
         case "retry":
             return {"answer": "retry"}
     raise InvalidDecision("say what became of the call: run it again, it did happen, or it did not", field="outcome")
+
+
+def _result_of(text: str) -> Any:
+    """JSON, or a text, as most results are."""
+    if not text.strip():
+        raise InvalidDecision("give the result that the call had", field="payload")
+    try:
+        return json_of(text, "Result")
+    except InvalidDecision:
+        return text
 
 
 def plain_yes(question: OpenQuestion) -> bool | None:

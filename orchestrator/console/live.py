@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -63,13 +63,17 @@ class LiveParts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LivePage:
     """What a stream shows. `target`: the id of the element that holds the parts, sorted by their `data-order`.
-    `keeps`: parts that are there stay as they are, since a person may be filling them in. `run_id`: as the page began.
+    `keeps`: parts whose ids begin so stay as they are, since a person may be filling them in. `closed`: what to show in
+    the place of such parts when they are over; without it they vanish. `has`: such parts that the page has already, as
+    one that comes back from the background. `run_id`: as the page began.
     """
 
     render: Callable[[RunWatch], LiveParts]
     key: Hashable  # pages with the same key show the same, tokens of forms included
     target: str
-    keeps: bool = False
+    keeps: str | None = None
+    closed: Callable[[Sequence[str]], Parts] | None = None
+    has: Sequence[str] = ()
     newest_first: bool = False
     run_id: str | None = None
 
@@ -152,9 +156,14 @@ class _PageStream:
             version = watch.version
             shown = await _rendered(self._page, self._rendering, watch)
             if self._sent is None:
-                self._sent = shown.parts if digest(shown.parts) == self._known else {}
-            if message := changes(self._sent, shown.parts, self._page):
-                yield event(message)
+                is_known = digest(shown.parts) == self._known and not self._page.has
+                self._sent = shown.parts if is_known else dict.fromkeys(self._page.has, "")
+            gone = [name for name in self._sent if name not in shown.parts]
+            closed: Parts = {}
+            if gone and self._page.closed is not None:
+                closed = await anyio.to_thread.run_sync(self._page.closed, gone)
+            if message := changes(self._sent, shown.parts, self._page, closed):
+                yield event(message, ",".join(self._kept(shown.parts)))
                 self._spoke_at = time.monotonic()
             elif time.monotonic() - self._spoke_at >= HEARTBEAT:
                 yield ": still here\n\n"
@@ -170,6 +179,11 @@ class _PageStream:
             rests = shown.is_at_rest and self._watches.is_marking
             until_asked = self._asked_at + ASK_EVERY - time.monotonic()
             await watch.wait(version, max(EVERY, min(AT_REST, until_asked)) if rests else EVERY)
+
+    def _kept(self, parts: Parts) -> list[str]:
+        """What the page has from now on: its browser names it when it connects again."""
+        keeps = self._page.keeps
+        return [name for name in parts if keeps is not None and name.startswith(keeps)]
 
 
 async def _rendered(page: LivePage, rendering: _Rendering, watch: RunWatch) -> LiveParts:
@@ -224,22 +238,26 @@ def digest(parts: Parts) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def changes(before: Parts, after: Parts, page: LivePage) -> str:
-    """What makes a page with the parts `before` one with the parts `after`."""
+def changes(before: Parts, after: Parts, page: LivePage, closed: Parts | None = None) -> str:
+    """What makes a page with the parts `before` one with the parts `after`, and those of `closed` that are over."""
     new = "".join(html for name, html in after.items() if name not in before)
-    changed = [
+    kept = [name for name in before if page.keeps is not None and name.startswith(page.keeps)]
+    changed = {name: html for name, html in after.items() if name not in kept and before.get(name, html) != html}
+    morphed = [
         f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{html}</hx-partial>'
-        for name, html in after.items()
-        if not page.keeps and name in before and before[name] != html
+        for name, html in {**changed, **(closed or {})}.items()
     ]
     gone = [
-        f'<hx-partial hx-target="#{name}" hx-swap="delete"><i></i></hx-partial>' for name in before if name not in after
+        f'<hx-partial hx-target="#{name}" hx-swap="delete"><i></i></hx-partial>'
+        for name in before
+        if name not in after and name not in (closed or {})
     ]
     sort = 'sort="desc"' if page.newest_first else "sort"
     added = f'<hx-upsert hx-target="#{page.target}" key="data-order" {sort}>{new}</hx-upsert>' if new else ""
-    return "".join([*changed, *gone, added])
+    return "".join([*morphed, *gone, added])
 
 
-def event(html: str) -> str:
+def event(html: str, event_id: str = "") -> str:
     """One message; each of its lines is a line of the event."""
-    return "".join(f"data: {line}\n" for line in html.splitlines() if line.strip()) + "\n"
+    lines = "".join(f"data: {line}\n" for line in html.splitlines() if line.strip())
+    return (f"id: {event_id}\n" if event_id else "") + lines + "\n"

@@ -98,12 +98,12 @@ def _parts(services: Services, context: PageContext) -> dict[str, str]:
             context.shown(faults) if context.may("payloads") else faults[:0],
         ),
     }  # fmt: skip
-    if reach is None and context.may("operate") and services.doctor is not None:
-        parts["doctor"] = part(context, "overview", "doctor", services.doctor.latest())
-    if reach is None:
-        parts["groups"] = part(context, "overview", "groups", group_views(services))
+    if reach is None:  # as wide screens have them: two columns, in which the turns take two rows
         parts["flow"] = part(
             context, "overview", "flow", sparkline(views.throughput(store, context.now)), context.shown(latest)
         )
+        parts["groups"] = part(context, "overview", "groups", group_views(services))
+        if context.may("operate") and services.doctor is not None:
+            parts["doctor"] = part(context, "overview", "doctor", services.doctor.latest())
         parts["workers"] = part(context, "overview", "workers", process_views(services), context.now - SILENT)
     return parts

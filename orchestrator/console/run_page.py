@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.callers import as_caller
@@ -18,7 +18,7 @@ from chordage.orchestrator.console.forms import SentForm, sent_form
 from chordage.orchestrator.console.inbox import card_of
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import LiveText, RunWatch
-from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of, part, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, part, render
 from chordage.orchestrator.console.timeline import RunFamily, Timeline, timeline
 from chordage.orchestrator.console.why import why_of_turn
 from chordage.orchestrator.core.agent import WhenBusy
@@ -34,6 +34,7 @@ from chordage.orchestrator.views import IdKind, TurnView
 from chordage.orchestrator.views.budgets import BudgetUse, budget_uses
 from chordage.orchestrator.views.processes import takeovers
 from chordage.orchestrator.views.runs import InferenceStep, RunView, ToolRound
+from chordage.orchestrator.views.stepped import SteppedView
 
 SOURCE = "console"
 FAMILY_MAX = 24  # runs of sub-agents that are shown inside the page of their root
@@ -45,6 +46,7 @@ EXTENSIONS = {
     "1 day": timedelta(days=1),
     "1 week": timedelta(days=7),
 }
+SINGLE_PARTS = frozenset({"run-names", "run-head", "run-questions", "axis", "run-end", "run-actions"})  # no rows
 NOTICES = {
     "cancelled": "It is cancelled.",
     "over": "It was done already.",
@@ -74,8 +76,14 @@ class RunSight:
     line: Timeline | None
     why: WaitReason | None
     with_idle: bool
+    held: SteppedView | None = None  # of an open turn that has a consumer
     budgets: Sequence[BudgetUse] = ()
     has_children: bool = False
+    draft: str = ""  # a message that was not taken
+
+    @property
+    def own_id(self) -> str:
+        return self.run.run_id if self.run else self.turn.turn_id
 
     @property
     def is_open(self) -> bool:
@@ -87,6 +95,22 @@ class RunSight:
     def is_at_rest(self) -> bool:
         """It waits, and no sub-agent works for it."""
         return self.run is not None and self.run.status is RunStatus.WAITING and not self.has_children
+
+    @property
+    def is_queued(self) -> bool:
+        return self.turn.status is TurnStatus.QUEUED and self.turn.parent_run is None
+
+    @property
+    def may_step(self) -> bool:
+        return self.held is not None and self.held.standing in ALLOWED[Verb.NEXT]
+
+    @property
+    def lower_groups(self) -> list[Group]:
+        return [group for group in Group if self.is_queued and group.rank > self.turn.group.rank]
+
+    @property
+    def extensions(self) -> Collection[str]:
+        return EXTENSIONS
 
 
 def sight_of(services: Services, context: PageContext, some_id: str, *, with_idle: bool) -> RunSight:
@@ -115,6 +139,7 @@ def sight_of(services: Services, context: PageContext, some_id: str, *, with_idl
     return RunSight(
         turn=context.shown(turn), run=context.shown(run), line=line, with_idle=with_idle,
         has_children=bool(children), why=why_of_turn(services, context, turn.turn_id) if waits else None,
+        held=views.driven(store, turn.turn_id) if waits else None,
         budgets=_budgets(services, run) if run is not None else (),
     )  # fmt: skip
 
@@ -146,6 +171,7 @@ def parts_of(context: PageContext, sight: RunSight, texts: Mapping[int, LiveText
     """What changes while the run is at work, in the order of the page. `texts`: of replies that are being written."""
     shown_texts = texts if texts is not None and context.may("payloads") else {}
     parts: dict[str, str] = {
+        "run-names": part(context, "steps", "names", sight),
         "run-head": part(context, "steps", "head", sight),
         "run-questions": part(context, "steps", "questions", _cards(context, sight)),
         "axis": part(context, "steps", "axis", sight),
@@ -155,6 +181,7 @@ def parts_of(context: PageContext, sight: RunSight, texts: Mapping[int, LiveText
         text = shown_texts.get(row.step.number) if is_own and isinstance(row.step, InferenceStep) else None
         parts[row.id] = part(context, "steps", "row", row, text)
     parts["run-end"] = part(context, "steps", "end", sight)
+    parts["run-actions"] = part(context, "steps", "actions", sight)
     return parts
 
 
@@ -166,27 +193,20 @@ def _cards(context: PageContext, sight: RunSight) -> list[Any]:
 def show_run(request: Request, some_id: Id, idle: Word = "", done: Word = "") -> Response:
     context = context_of(request, KeyScope.READ)
     sight = sight_of(services_of(request), context, some_id, with_idle=idle == "full")
-    own_id = sight.run.run_id if sight.run else sight.turn.turn_id
-    if own_id != some_id:
-        return RedirectResponse(context.link(f"/runs/{own_id}", done=done), status_code=303, headers=dict(HEADERS))
+    if sight.own_id != some_id:
+        return back(context, f"/runs/{sight.own_id}", done=done)
     return show_sight(request, context, sight, notice=NOTICES.get(done, ""))
 
 
 def show_sight(
     request: Request, context: PageContext, sight: RunSight, *, notice: str = "", fault: str = "", status: int = 200
 ) -> Response:
-    own_id = sight.run.run_id if sight.run else sight.turn.turn_id
     parts = parts_of(context, sight)
-    heads = ("run-head", "run-questions", "axis", "run-end")
     idle = "full" if sight.with_idle else None
-    is_queued = sight.turn.status is TurnStatus.QUEUED and sight.turn.parent_run is None
-    held = views.driven(services_of(request).rt.store, sight.turn.turn_id) if sight.is_open else None
     return render(
-        request, context, "run.html", status=status, sight=sight, parts=parts, own_id=own_id,
-        rows=[html for name, html in parts.items() if name not in heads], notice=notice, fault=fault, held=held,
-        lower=[group for group in Group if is_queued and group.rank > sight.turn.group.rank], is_queued=is_queued,
-        extensions=EXTENSIONS, may_step=held is not None and held.standing in ALLOWED[Verb.NEXT],
-        live=context.link(f"/runs/{own_id}/live", idle=idle, v=digest(parts)) if sight.is_open else None,
+        request, context, "run.html", status=status, sight=sight, parts=parts, own_id=sight.own_id, notice=notice,
+        rows=[html for name, html in parts.items() if name not in SINGLE_PARTS], fault=fault,
+        live=context.link(f"/runs/{sight.own_id}/live", idle=idle, v=digest(parts)) if sight.is_open else None,
     )  # fmt: skip
 
 
@@ -255,17 +275,22 @@ async def steer(request: Request, some_id: Id) -> Response:
 
 
 def _steer(request: Request, some_id: str, form: SentForm) -> Response:
-    """A message to the thread that the run takes in at its next step."""
+    """A message to the thread that the run takes in at its next step; or a new turn, where the page said so."""
     context = context_of(request, KeyScope.OPERATE, KeyScope.SUBMIT)
     services = services_of(request)
     sight = sight_of(services, context, some_id, with_idle=False)
-    if not sight.is_open:
-        return show_sight(request, context, sight, fault="It is done: a message would begin a new turn.", status=409)
+    text, is_new = form.first("text"), bool(form.first("new"))
+    sight = replace(sight, draft=text)
+    if not sight.is_open and not is_new:
+        fault = "The run ended before your message came, and nothing was sent. You can send it as a new turn."
+        return show_sight(request, context, sight, fault=fault, status=409)
     try:
-        steering = _message(services, context, sight.turn, form.first("text"), when_busy=WhenBusy.STEER)
-        services.accept(replace(steering, audited=Audited.STEERED))
+        message = _message(services, context, sight.turn, text, when_busy=None if is_new else WhenBusy.STEER)
+        admitted = services.accept(message if is_new else replace(message, audited=Audited.STEERED))
     except (InvalidMessage, Conflict) as error:
         return show_sight(request, context, sight, fault=str(error), status=422)
+    if is_new:
+        return back(context, f"/runs/{admitted.turn_id}", done="sent")
     return back(context, f"/runs/{some_id}", done="steered")
 
 

@@ -163,7 +163,7 @@ def _with_spans(
     match step:
         case InferenceStep():
             spans = tuple(_of_inference(step, before, [one for one in lost if one.call_id is None]))
-            note = f"{counted(step.asks, 'call')} asked" if step.asks else ""
+            note = f"asks for {counted(step.asks, 'call')}" if step.asks else ""
             note = note or ("answer" if step.stop is not None and step.text else "")
             done = replace(
                 row, spans=spans, usage=step.usage if step.model else None, seconds=step.seconds, who=step.worker,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core.reasons import BY_A_MESSAGE, Reason
 from chordage.orchestrator.core.status import CallStatus
 
 
@@ -96,6 +97,7 @@ class Suspension:
     default: Any
     escalated_at: datetime | None
     about_claim: str | None = None  # the claim whose holder may still deliver the result
+    root_thread: str | None = None  # None: its run is a root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +133,72 @@ class Decision:
         return is_same and request.key in {None, self.key}
 
 
+EXPIRY = "expiry"  # the source of a decision that the engine makes when none came in time
+UNDECIDED = "No decision came in time."  # the reason of a question that expired
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosedQuestion:
+    """How a question was closed. Without an `action` nothing was decided. `run_*`: of its run, as it is now."""
+
+    id: str
+    run_id: str
+    tool: str
+    why: Why
+    status: SuspensionStatus
+    expires_at: datetime | None
+    on_expiry: OnExpiry
+    call_status: CallStatus
+    run_reason: Reason | None
+    run_code: str | None
+    run_detail: str | None
+    run_ended_at: datetime | None
+    action: Action | None = None
+    source: str | None = None  # of the decision
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    applied_at: datetime | None = None
+
+    @property
+    def fate(self) -> str:
+        """In words that follow `the question`. They hold nothing of its content."""
+        fate = self._decided() if self.action is not None else self._undecided()
+        if self.action is not None and self.applied_at is None and self.status is SuspensionStatus.SUPERSEDED:
+            fate += ", and its run ended before that was applied"
+        return fate
+
+    def _decided(self) -> str:
+        at, is_denial = minute(self.decided_at), self.action is Action.CANCEL
+        if self.source == EXPIRY:
+            then = "the call was denied then" if is_denial else "its default answer was applied then"
+            return f"expired at {minute(self.expires_at)} without a decision, and {then}"
+        if self.why is Why.CHILD and not is_denial:
+            return f"was answered by its sub-agent at {at}"
+        if self.source == RESULT_SOURCE:
+            return f"was closed at {at} by the result of the call, which arrived after all"
+        verdict = "denied" if is_denial else "answered" if self.why in {Why.UNKNOWN, Why.CLIENT} else "approved"
+        who = self.source if self.decided_by in {None, self.source} else f"{self.decided_by} ({self.source})"
+        return f"was {verdict} at {at} by {who}"
+
+    def _undecided(self) -> str:
+        if self.run_ended_at is None:
+            return "was closed without a decision, since its call was settled in another way"
+        is_late = self.expires_at is not None and self.expires_at <= self.run_ended_at
+        if self.on_expiry is OnExpiry.CANCEL_RUN and is_late and self.run_detail == UNDECIDED:
+            return f"expired at {minute(self.expires_at)} without a decision, and its run was cancelled then"
+        if self.run_code in BY_A_MESSAGE:
+            ended = "was ended by a later message"
+        elif self.run_reason is Reason.CANCELLED:
+            ended = "was cancelled"
+        else:
+            ended = "failed" if self.run_reason is Reason.ERROR else "ended"
+        return f"was closed without a decision at {minute(self.run_ended_at)}, when its run {ended}"
+
+
+def minute(at: datetime | None) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if at is not None else "an unknown time"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettledCall:
     """The result of a call that its decision settled without the tool."""
@@ -141,7 +209,7 @@ class SettledCall:
     full: str | None = None
 
 
-UNDECIDED = "No decision came in time."  # the reason of a question that expired
+RESULT_SOURCE = "tool"  # of the decision by a result that arrived from a process taken for dead
 UNKNOWN_TEXT = (
     "The worker died while this call was running. It is not known whether it took effect, and it was not run again."
 )

@@ -83,7 +83,8 @@ def _asked(rt: Runtime, request: DecisionRequest, space: str | None) -> Suspensi
         run = runs.load(tx, about.run_id) if about else None
     if run is None or not message.holds(space, run.home_thread):
         raise NotFound(
-            f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits, with whole ids"
+            f"there is no suspension and no call {request.target!r}; `chordage inbox` lists what waits, with whole "
+            "ids. The questions of an erased or pruned thread are gone with it"
         )
     if suspension is None:
         raise Conflict(f"call {request.target!r} waits for no decision and never did")
@@ -201,16 +202,10 @@ def _decided(decision: Decision, *, duplicate: bool = False) -> Decided:
 
 
 def _too_late(tx: Tx, asked: Suspension, before: Decision | None, request: DecisionRequest) -> Conflict:
-    call = calls.load(tx, asked.call_id)
-    state = f"; its call is {call.status.value}" if call else ""
-    if before is None:
-        return Conflict(f"suspension {asked.id} is {asked.status.value}{state}: there is nothing left to decide")
-    if asked.why is Why.CHILD and before.action is Action.RESUME:
-        return Conflict(f"suspension {asked.id} was answered by its sub-agent before{state}")
-    same_key = (
-        f" with the same key {before.key!r} and other content" if before.key and request.key == before.key else ""
-    )
-    return Conflict(f"suspension {asked.id} was {before.action.verdict} before{same_key}{state}")
+    closed = approvals.closed(tx, before.suspension_id if before else asked.id)
+    same_key = before is not None and before.key is not None and request.key == before.key
+    other = f", with the same key {request.key!r} and other content" if same_key else ""
+    return Conflict(f"suspension {closed.id} {closed.fate}{other}; its call is {closed.call_status.value}")
 
 
 def _continue_run(unit: Unit, run: Run) -> None:

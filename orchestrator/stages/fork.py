@@ -37,12 +37,13 @@ LONGEST = 5_000  # entries of a conversation
 _WITH_CALLS = frozenset({Checkpoint.ASSISTANT_TURN, Checkpoint.CLIENT_MESSAGES})
 # What a run cannot repeat, because it came from outside while the source was at work.
 _FROM_OUTSIDE = {
-    (Checkpoint.USER_MESSAGE, True): "a message that was taken in",
-    (Checkpoint.CLIENT_MESSAGES, True): "messages of its consumer",
-    (Checkpoint.CLIENT_MESSAGES, False): "messages of its consumer",
-    (Checkpoint.CLIENT_STEERS, True): "steering by its consumer",
-    (Checkpoint.REPLY_HELD, True): "a reply that its consumer has held",
+    (Checkpoint.USER_MESSAGE, True): "took a message in",
+    (Checkpoint.CLIENT_MESSAGES, True): "was given messages by its consumer",
+    (Checkpoint.CLIENT_MESSAGES, False): "was given messages by its consumer",
+    (Checkpoint.CLIENT_STEERS, True): "was steered by its consumer",
+    (Checkpoint.REPLY_HELD, True): "held its reply for its consumer, whose part in it has no record",
 }
+_WITHOUT_A_RUN = "fork its thread without a run, and send a message there: its tools run then"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,11 +167,13 @@ def _terms(tx: Tx, run: Run, step: int, edits: ForkEdits) -> ForkTerms:
     if step > last_step:
         raise NotFound(f"run {run.id} has no step {step}, its last is {last_step}")
     if shipped.plans(run.strategy):
-        raise Conflict(f"run {run.id} makes plans, which cannot be repeated: fork its thread without a run")
-    for kind, is_later in sorted(fork_record.kinds_upto(tx, run.id, step)):
-        if what := _FROM_OUTSIDE.get((kind, is_later)):
-            problem = f"run {run.id} has {what} before the end of step {step}, which cannot be repeated"
-            raise Conflict(f"{problem}: fork at an earlier step, or without a run")
+        problem = f"run {run.id} makes plans, and a fork repeats replies: it can repeat no plan"
+        raise Conflict(f"{problem}. Instead, {_WITHOUT_A_RUN}")
+    written = fork_record.kinds_upto(tx, run.id, step)
+    if outside := sorted((first, _FROM_OUTSIDE[kind]) for kind, first in written.items() if kind in _FROM_OUTSIDE):
+        first, what = outside[0]
+        instead = f"fork at step {first - 1} or before, or {_WITHOUT_A_RUN}" if first else _WITHOUT_A_RUN
+        raise Conflict(f"run {run.id} {what} at step {first}, which a fork cannot repeat. Instead, {instead}")
     terms = ForkTerms(
         run_id=run.id, step=step, kept=fork_record.count_replies(tx, run.id, step), arguments=edits.arguments or {},
         model=edits.model, instructions=edits.instructions, effects=edits.effects,

@@ -67,7 +67,7 @@ def make_question_link(
         run = runs.load(tx, question.run_id) if question else None
         if question is None or run is None or not message.holds(space, run.home_thread):
             raise NotFound(f"there is no suspension {question_id!r}; `chordage inbox` lists what waits, with whole ids")
-        _check_open(question)
+        _check_open(tx, question)
         if question.why is Why.CHILD:
             raise Conflict(f"suspension {question_id} is answered by its sub-agent, not by a person")
         end = min(now + lasts, question.expires_at or now + lasts).replace(microsecond=0)
@@ -119,7 +119,7 @@ def _decide(
         )
     (decided,) = approvals.take_decisions(unit, [request], asked, SOURCE, by=by)
     if decided.duplicate:
-        raise Conflict("this question was answered before: there is nothing left to decide")
+        raise Conflict(f"this question {suspensions.closed(unit.tx, asked[0].id).fate}")
     attempt.append(decided.decision_id)
     if link is None or not question_links.use(unit.tx, link.id, decided.decision_id, unit.now):
         raise Conflict("this link was used, or has expired, at this moment; nothing was decided by it")
@@ -138,12 +138,12 @@ def _open(tx: Tx, secret: bytes, token: str, now: datetime) -> QuestionLink:
     call = calls.load(tx, question.call_id) if question else None
     if question is None or call is None:
         raise NotFound(UNKNOWN)
-    _check_open(question)
+    _check_open(tx, question)
     if link.digest != question.digest or digest(call.arguments) != link.digest:
         raise Conflict(OTHER_ARGUMENTS)
     return link
 
 
-def _check_open(question: Suspension) -> None:
+def _check_open(tx: Tx, question: Suspension) -> None:
     if question.status is not SuspensionStatus.OPEN:
-        raise Conflict(f"this question is {question.status.value}: there is nothing left to decide")
+        raise Conflict(f"this question {suspensions.closed(tx, question.id).fate}")

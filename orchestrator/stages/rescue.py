@@ -22,6 +22,7 @@ import structlog
 from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.agent_versions import OfAgent
 from chordage.orchestrator.core.approvals import (
+    EXPIRY,
     UNDECIDED,
     UNKNOWN_TEXT,
     Action,
@@ -368,7 +369,7 @@ def _expire_question(rt: Runtime, suspension: Suspension) -> list[Intent]:
                 target=suspension.id, action=Action.RESUME, payload=suspension.default, reason=UNDECIDED
             )
     try:
-        return insist(rt, lambda unit: approvals.take_decisions(unit, [answer], [suspension], "expiry"))[1]
+        return insist(rt, lambda unit: approvals.take_decisions(unit, [answer], [suspension], EXPIRY))[1]
     except Conflict:  # a decision was just in time
         return []
 

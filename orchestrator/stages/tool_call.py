@@ -19,7 +19,14 @@ import structlog
 
 from chordage.orchestrator.core.agent import AgentSpec, Effect, ToolMode, WhenChanged
 from chordage.orchestrator.core.agent_versions import AgentPin
-from chordage.orchestrator.core.approvals import UNKNOWN_TEXT, Question, about_the_unknown, arrived, seen_by_tool
+from chordage.orchestrator.core.approvals import (
+    RESULT_SOURCE,
+    UNKNOWN_TEXT,
+    Question,
+    about_the_unknown,
+    arrived,
+    seen_by_tool,
+)
 from chordage.orchestrator.core.errors import (
     Aborted,
     BrokenAgent,
@@ -636,7 +643,7 @@ def _answer_question(rt: Runtime, work: CallWork, record: CallOutcome, session: 
         result = arrived(asked.id, code=record.code, content=record.content, full=record.full)
 
         def take(unit: Unit) -> None:
-            approvals.take_decisions(unit, [result], [asked], "tool")
+            approvals.take_decisions(unit, [result], [asked], RESULT_SOURCE)
             _store_notes(unit, session)
 
         try:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, select, tuple_, update
+from sqlalchemy import RowMapping, Select, func, insert, or_, select, tuple_, update
 
-from chordage.orchestrator.core import message
 from chordage.orchestrator.core.approvals import (
     Action,
+    ClosedQuestion,
     Decision,
     OnExpiry,
     Question,
@@ -25,17 +25,20 @@ from chordage.orchestrator.core.approvals import (
     Why,
     digest,
 )
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import CallStatus
 from chordage.orchestrator.store.contents import owned
 from chordage.orchestrator.store.database import Tx
 from chordage.orchestrator.store.predicates import (
     ASKED_OF_PEOPLE,
+    OPEN_CHILD_SUSPENSIONS,
     OPEN_SUSPENSIONS,
     STILL_OPEN_SUSPENSION,
     STILL_UNSETTLED,
     UNSETTLED_SUSPENSIONS,
     still,
 )
-from chordage.orchestrator.store.schema import calls, decisions, runs, suspensions
+from chordage.orchestrator.store.schema import calls, decisions, runs, suspension_space, suspensions, turns
 from chordage.orchestrator.store.statements import readable_rows
 
 
@@ -72,7 +75,8 @@ def ask(
         "expires_at": expires, "on_expiry": question.on_expiry.value, "default": question.default,
         "about_claim": about_claim,
     }  # fmt: skip
-    tx.execute(insert(suspensions), owned(tx, suspensions, row))
+    root_thread = select(runs.c.root_thread).where(runs.c.id == about.run_id).scalar_subquery()
+    tx.execute(insert(suspensions).values(root_thread=root_thread), owned(tx, suspensions, row))
 
 
 _ENUMS = {"why": Why, "resume_mode": ResumeMode, "status": SuspensionStatus, "on_expiry": OnExpiry}
@@ -124,6 +128,31 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
         .limit(limit)
     )
     return readable_rows(tx.execute(past).mappings(), _from_row)
+
+
+_CLOSED = (
+    select(
+        *(suspensions.c[name] for name in ("id", "run_id", "tool", "why", "status", "expires_at", "on_expiry")),
+        calls.c.status.label("call_status"),
+        *(runs.c[name].label(f"run_{name}") for name in ("reason", "code", "detail", "ended_at")),
+        *(decisions.c[name] for name in ("action", "source", "decided_by", "applied_at")),
+        decisions.c.created_at.label("decided_at"),
+    )
+    .join(calls, calls.c.id == suspensions.c.call_id)
+    .join(runs, runs.c.id == suspensions.c.run_id)
+    .outerjoin(decisions, decisions.c.suspension_id == suspensions.c.id)
+)
+_CLOSED_ENUMS = {
+    "why": Why, "status": SuspensionStatus, "on_expiry": OnExpiry, "call_status": CallStatus, "run_reason": Reason,
+    "action": Action,
+}  # fmt: skip
+
+
+def closed(tx: Tx, suspension_id: str) -> ClosedQuestion:
+    """How a question that is not open any more was closed."""
+    row = tx.execute(_CLOSED.where(suspensions.c.id == suspension_id)).mappings().one()
+    enums = {name: enum(row[name]) for name, enum in _CLOSED_ENUMS.items() if row[name] is not None}
+    return ClosedQuestion(**{**row, **enums})
 
 
 def set_status(tx: Tx, suspension_id: str, status: SuspensionStatus, *, was: SuspensionStatus) -> bool:
@@ -218,9 +247,11 @@ _OPEN = (
         runs.c.root_run,
         runs.c.root_thread,
         runs.c.path,
+        turns.c.sent_by,
     )
     .join(calls, calls.c.id == suspensions.c.call_id)
     .join(runs, runs.c.id == suspensions.c.run_id)
+    .outerjoin(turns, turns.c.id == runs.c.turn_id)
     .order_by(suspensions.c.created_at, suspensions.c.id)
 )  # fmt: skip
 _ASKED = [
@@ -252,7 +283,7 @@ def list_open(
     suspension_id: str | None = None,
 ) -> Sequence[SuspensionRow]:
     """Oldest first, with the arguments in question. `after`: the time and the id of the last on the page before."""
-    page = _OPEN.where(OPEN_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
+    page = _OPEN.where(OPEN_CHILD_SUSPENSIONS if why is Why.CHILD else ASKED_OF_PEOPLE).limit(limit)
     wanted = {
         "agent": agent, "thread_id": thread_id, "run_id": run_id, "why": why and why.value, "id": suspension_id,
     }  # fmt: skip
@@ -264,7 +295,7 @@ def list_open(
     if root_run is not None:
         page = page.where(or_(runs.c.root_run == root_run, runs.c.id == root_run))
     if space is not None:
-        page = page.where(_is_in(space))
+        page = page.where(suspension_space == space)
     if after is not None:
         page = page.where(tuple_(suspensions.c.created_at, suspensions.c.id) > after)
     return tx.execute(page).mappings().all()
@@ -276,17 +307,11 @@ def with_arguments(tx: Tx, suspension_id: str) -> SuspensionRow | None:
     return tx.execute(wanted).mappings().first()
 
 
-def _is_in(space: str) -> ColumnElement[bool]:
-    prefix = message.prefix(space)
-    home = func.coalesce(runs.c.root_thread, runs.c.thread_id)
-    return func.substr(home, 1, len(prefix)) == prefix  # SQLite's LIKE would ignore case
-
-
 def count_open(tx: Tx, *, limit: int, space: str | None = None) -> int:
     """The open questions to people; counting stops at `limit`."""
     listed = select(suspensions.c.id).where(ASKED_OF_PEOPLE)
     if space is not None:
-        listed = listed.join(runs, runs.c.id == suspensions.c.run_id).where(_is_in(space))
+        listed = listed.where(suspension_space == space)
     counted = select(func.count()).select_from(listed.limit(limit).subquery())
     return int(tx.execute(counted).scalar() or 0)
 

@@ -57,11 +57,14 @@ def reply(tx: Tx, run_id: str, number: int) -> dict[str, Any] | None:
     return body
 
 
-def kinds_upto(tx: Tx, run_id: str, step: int) -> set[tuple[Checkpoint, bool]]:
-    """What the run wrote up to this step, and whether that was behind its beginning."""
+def kinds_upto(tx: Tx, run_id: str, step: int) -> dict[tuple[Checkpoint, bool], int]:
+    """What the run wrote up to this step, whether that was behind its beginning, and the first step with it."""
     later = journal.c.step > 0
-    written = select(journal.c.kind, later.label("later")).where(journal.c.run_id == run_id, journal.c.step <= step)
-    return {(Checkpoint(row.kind), bool(row.later)) for row in tx.execute(written.distinct())}
+    written = select(journal.c.kind, later.label("later"), func.min(journal.c.step).label("first"))
+    rows = tx.execute(
+        written.where(journal.c.run_id == run_id, journal.c.step <= step).group_by(journal.c.kind, later)
+    )  # fmt: skip
+    return {(Checkpoint(row.kind), bool(row.later)): row.first for row in rows}
 
 
 def calls_of(tx: Tx, run_id: str, tools: Collection[str]) -> list[RecordedCall]:

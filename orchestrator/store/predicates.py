@@ -66,6 +66,7 @@ STILL_OPEN_SUSPENSION = still(suspensions.c.status, SuspensionStatus.OPEN)
 STILL_UNSETTLED = still(suspensions.c.status, *sorted(UNSETTLED))
 UNSETTLED_SUSPENSIONS = has(suspensions.c.status, *sorted(UNSETTLED))
 ASKED_OF_PEOPLE = and_(OPEN_SUSPENSIONS, suspensions.c.why != literal_column("'child'"))
+OPEN_CHILD_SUSPENSIONS = and_(OPEN_SUSPENSIONS, suspensions.c.why == literal_column("'child'"))
 UNWANTED_TURNS = and_(turns.c.cancel_asked == literal_column("1"), turns.c.status != literal_column("'done'"))
 
 

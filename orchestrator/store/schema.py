@@ -444,15 +444,19 @@ suspensions = Table(
     Column("default", Contents("suspensions.default", ContentsForm.JSON)),
     Column("escalated_at", UtcTime),
     Column("about_claim", String(100)),  # the claim whose holder may still bring the result
+    Column("root_thread", SpacedId),  # of its run; null: the run is a root, and its own thread is that
     CheckConstraint(_one_of("status", SuspensionStatus), name="status"),
     CheckConstraint("about_claim IS NULL OR why = 'outcome_unknown'", name="only_of_the_unknown"),
 )
 # One open question for each call.
 _partial_index("uq_suspensions_call", suspensions.c.call_id, unique=True, where=_one_of("status", UNSETTLED))
 Index("ix_suspensions_run", suspensions.c.run_id)
-_partial_index(
-    "ix_suspensions_inbox", suspensions.c.created_at, suspensions.c.id, where="status = 'open' AND why <> 'child'"
-)
+# The inbox of all, and of one space: a tenant that asks little does not read what others ask.
+suspension_space: ColumnElement[str] = space_of(func.coalesce(suspensions.c.root_thread, suspensions.c.thread_id))
+for _name, _asked in (("inbox", "why <> 'child'"), ("children", "why = 'child'")):
+    _page = (suspensions.c.created_at, suspensions.c.id)
+    _partial_index(f"ix_suspensions_{_name}", *_page, where=f"status = 'open' AND {_asked}")
+    _partial_index(f"ix_suspensions_{_name}_space", suspension_space, *_page, where=f"status = 'open' AND {_asked}")
 _partial_index(
     "ix_suspensions_expiry",
     suspensions.c.expires_at,

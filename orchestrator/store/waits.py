@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, RowMapping, Select, and_, func, literal, or_, select, tuple_
 
 from chordage.orchestrator.core import message
+from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.status import OPEN_CALL, RunStatus, TurnStatus
@@ -215,7 +216,8 @@ _QUESTION = [
         suspensions, "id", "call_id", "run_id", "thread_id", "agent", "tool", "why", "status", "created_at",
         "expires_at", "on_expiry", "escalated_at",
     ),
-    suspensions.c.schema.is_not(None).label("has_schema"),
+    # That of a rule that asks takes a plain yes as well.
+    and_(suspensions.c.schema.is_not(None), suspensions.c.why != Why.GATE.value).label("has_schema"),
 ]  # fmt: skip
 
 

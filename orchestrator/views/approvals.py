@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from chordage.orchestrator.core import message
-from chordage.orchestrator.core.approvals import Action, OnExpiry, ResumeMode, SuspensionStatus, Why
+from chordage.orchestrator.core.approvals import Action, ClosedQuestion, OnExpiry, ResumeMode, SuspensionStatus, Why
 from chordage.orchestrator.core.errors import Conflict, NotFound
 from chordage.orchestrator.core.records import Call
 from chordage.orchestrator.core.text import clean_text
@@ -40,6 +40,7 @@ class OpenQuestion:
     root_thread: str
     path: str  # the agents from the root down to the one that asks
     overdue: bool  # `expires_at` has passed, and the question stays open
+    sent_by: str | None = None  # the key, and the user, that sent the message; a call of `client_tool` waits for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,11 +142,26 @@ def open_question_by_id(store: Store, suspension_id: str, *, space: str | None =
         known = None if rows else approvals.load(tx, suspension_id)
         if known is not None and not _is_in_space(tx, known.run_id, space):
             known = None
+        closed = approvals.closed(tx, suspension_id) if known is not None else None
     if rows:
         return open_question(rows[0])
-    if known is None:
-        raise NotFound(f"there is no suspension {suspension_id!r}; `chordage inbox` lists what waits")
-    raise Conflict(f"suspension {suspension_id} is {known.status.value}: there is nothing left to decide")
+    if closed is None:
+        raise NotFound(
+            f"there is no suspension {suspension_id!r}; `chordage inbox` lists what waits. "
+            "The questions of an erased or pruned thread are gone with it"
+        )
+    raise Conflict(f"suspension {suspension_id} {closed.fate}; its call is {closed.call_status.value}")
+
+
+def closed_questions(store: Store, suspension_ids: Iterable[str], *, space: str | None = None) -> list[ClosedQuestion]:
+    """Those of these that are not open any more, and are still stored."""
+    with store.read() as tx:
+        known = [approvals.load(tx, suspension_id) for suspension_id in suspension_ids]
+        return [
+            approvals.closed(tx, one.id)
+            for one in known
+            if one is not None and one.status is not SuspensionStatus.OPEN and _is_in_space(tx, one.run_id, space)
+        ]
 
 
 def count_open_questions(store: Store, *, limit: int, space: str | None = None) -> int:

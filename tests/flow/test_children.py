@@ -408,7 +408,7 @@ def test_a_late_denial_finds_the_answer_there(world):
     wait = the_wait(world)
     approve(world, world.inbox()[0])
 
-    with pytest.raises(Conflict, match="was answered by its sub-agent before"):
+    with pytest.raises(Conflict, match="was answered by its sub-agent at "):
         world.decide(DecisionRequest(target=wait["id"], action=Action.CANCEL))
 
 

@@ -16,6 +16,7 @@ from chordage.orchestrator.core.errors import Conflict, InvalidMessage, NotFound
 from chordage.orchestrator.core.forking import ALL, HELD_BACK, NOT_RUN_IN_FORK
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.model import AssistantSays, Prompt, Reply, ToolSays, UserSays
+from chordage.orchestrator.core.stepping import Control
 from chordage.orchestrator.core.transcript import is_note
 from chordage.orchestrator.store import schema
 from chordage.orchestrator.views.runs import InferenceStep
@@ -484,10 +485,10 @@ def test_a_run_that_took_a_message_in_is_forked_before_it(world: World) -> None:
     world.run_dry()
     run_id = str(world.row("turns", id=turn)["run_id"])
 
-    with pytest.raises(Conflict, match="has a message that was taken in before the end of step"):
+    with pytest.raises(Conflict, match="took a message in at step 3.*fork at step 2 or before"):
         fork(world, run_id, 5)
 
-    fork(world, run_id, 1)
+    fork(world, run_id, 2)
     world.run_dry()
     assert world.unfinished() == []
 
@@ -497,8 +498,24 @@ def test_a_run_that_plans_is_not_repeated(world: World) -> None:
     with world.store.write() as tx:
         tx.execute(schema.runs.update().values(strategy="plan_execute").where(schema.runs.c.id == run_id))
 
-    with pytest.raises(Conflict, match="makes plans, which cannot be repeated"):
+    with pytest.raises(Conflict, match="can repeat no plan. Instead, fork its thread without a run"):
         fork(world, run_id, 0)
+
+
+def test_a_run_that_was_held_for_its_consumer_is_forked_from_its_message(world: World) -> None:
+    world.models.script = numbered("unsafe", 1)
+    turn = world.submit("hello", control=Control.STEP)
+    world.run_dry()
+    world.step(turn, "run")
+    world.run_dry()
+    run_id = str(world.row("turns", id=turn)["run_id"])
+
+    with pytest.raises(Conflict, match="held its reply for its consumer.* at step 1, .*fork at step 0 or before"):
+        fork(world, run_id, 1)
+
+    fork(world, run_id, 0)
+    world.run_dry()
+    assert world.unfinished() == []
 
 
 def test_a_name_that_is_taken_is_refused(world: World) -> None:

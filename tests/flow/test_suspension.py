@@ -196,10 +196,10 @@ def test_a_repeat_without_the_key_of_a_decision_changes_nothing(world):
 @pytest.mark.parametrize(
     ("first", "second", "error"),
     [
-        ("k", None, "was approved before; its call is suspended"),
-        (None, "k", "was approved before; its call is suspended"),
-        ("k", "l", "was approved before; its call is suspended"),
-        ("k", "k", "was approved before with the same key 'k' and other content; its call is suspended"),
+        ("k", None, "; its call is suspended"),
+        (None, "k", "; its call is suspended"),
+        ("k", "l", "; its call is suspended"),
+        ("k", "k", ", with the same key 'k' and other content; its call is suspended"),
     ],
 )
 def test_refusal_of_another_answer_mentions_a_key_only_if_both_have_it(world, first, second, error):
@@ -209,7 +209,8 @@ def test_refusal_of_another_answer_mentions_a_key_only_if_both_have_it(world, fi
     with pytest.raises(Conflict) as refused:
         world.decide(approve(row, "otherwise", key=second))
 
-    assert str(refused.value) == f"suspension {row['id']} {error}"
+    at = f"{world.clock():%Y-%m-%d %H:%M} UTC"
+    assert str(refused.value) == f"suspension {row['id']} was approved at {at} by test{error}"
 
 
 @pytest.mark.parametrize("first", [None, "k"])
@@ -217,7 +218,7 @@ def test_decision_with_a_key_of_its_own_is_no_repeat(world, first):
     row = asked_question(world)
     world.decide(approve(row, "yes", key=first))
 
-    with pytest.raises(Conflict, match="was approved before;"):
+    with pytest.raises(Conflict, match="was approved at .* by test; its call"):
         world.decide(approve(row, "yes", key="another"))
 
 
@@ -225,7 +226,7 @@ def test_refusal_says_that_the_call_was_denied(world):
     row = asked_question(world)
     world.decide(deny(row))
 
-    with pytest.raises(Conflict, match="was denied before;"):
+    with pytest.raises(Conflict, match="was denied at .* by test; its call"):
         world.decide(approve(row))
 
 
@@ -422,7 +423,7 @@ def test_a_message_ends_a_waiting_run_of_a_chat_and_keeps_what_was_finished(worl
     assert seen[0] == "pure0"
     assert "later message" in seen[1]
     assert UserSays(text=DECIDED) not in world.models.prompts[-1].said
-    with pytest.raises(Conflict, match="superseded"):
+    with pytest.raises(Conflict, match="without a decision at .*, when its run was ended by a later message; its call"):
         world.decide(approve(question))
     check_all(world.store)
 
@@ -480,7 +481,7 @@ def test_unanswered_question_ends_as_configured(world, on_expiry):
     world.submit()
     world.run_dry()
     world.sweep(30)
-    assert len(world.inbox()) == 1
+    (asked,) = world.inbox()
     world.sweep(31)
     world.run_dry()
 
@@ -494,6 +495,16 @@ def test_unanswered_question_ends_as_configured(world, on_expiry):
             OnExpiry.ESCALATE: (None, "suspended", 1),
         }[on_expiry]
     )
+    if on_expiry is not OnExpiry.ESCALATE:
+        then = {
+            OnExpiry.DENY: "the call was denied then; its call is cancelled",
+            OnExpiry.CANCEL_RUN: "its run was cancelled then; its call is cancelled",
+            OnExpiry.DEFAULT: "its default answer was applied then; its call is succeeded",
+        }[on_expiry]
+        with pytest.raises(Conflict) as refused:
+            world.decide(approve(asked, "late"))
+        at = f"{asked['expires_at']:%Y-%m-%d %H:%M} UTC"
+        assert str(refused.value) == f"suspension {asked['id']} expired at {at} without a decision, and {then}"
 
 
 def test_a_cancelled_run_is_decided_about_no_more(world):
@@ -506,7 +517,7 @@ def test_a_cancelled_run_is_decided_about_no_more(world):
     world.pending += intents
     world.run_dry()
 
-    with pytest.raises(Conflict, match="superseded; its call is cancelled"):
+    with pytest.raises(Conflict, match="without a decision at .*, when its run was cancelled; its call is cancelled"):
         world.decide(approve(row))
     assert world.row("turns")["disposition"] == "cancelled"
     check_all(world.store)

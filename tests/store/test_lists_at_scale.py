@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from chordage.benchmarks.million_turns import fill
 from chordage.orchestrator import views
+from chordage.orchestrator.core.approvals import Why
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.status import RunStatus, TurnStatus
 from chordage.orchestrator.store import outbox, pages, threads, turn_search
@@ -114,6 +115,33 @@ def stores(request: pytest.FixtureRequest, databases: Any) -> Iterator[tuple[Sto
         databases.drop(url)
 
 
+ASKED = 750  # questions that are open at once, hardly any of them of one tenant
+OF_OPEN: dict[str, Callable[[Store], object]] = {
+    "inbox": lambda store: views.inbox(store, limit=20),
+    "inbox of a tenant that is asked nothing": lambda store: views.inbox(store, limit=20, space="api@tiny"),
+    "open questions of a tenant that is asked nothing": lambda store: views.count_open_questions(
+        store, limit=100, space="api@tiny"
+    ),
+    "calls that wait for sub-agents": lambda store: views.inbox(store, limit=20, why=Why.CHILD),
+    "calls of a tenant that wait for sub-agents": lambda store: views.inbox(
+        store, limit=20, why=Why.CHILD, space="api@tiny"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def busy(stores: tuple[Store, Store], databases: Any) -> Iterator[Store]:
+    """As many turns as the smaller one has, and many questions."""
+    url = databases.migrated("postgres" if stores[0].is_postgres else "sqlite")
+    filling = Store(url, hold=300.0)
+    fill(filling, FEW, newest=OPEN, waiting=ASKED)
+    filling.close()
+    store = Store(url, pool_size=1)
+    yield store
+    store.close()
+    databases.drop(url)
+
+
 @pytest.fixture(autouse=True)
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pages, threads, turn_search, outbox):
@@ -131,6 +159,13 @@ def test_a_page_reads_as_much_of_many_turns_as_of_few(stores: tuple[Store, Store
 @pytest.mark.parametrize("name", OF_SMALL)
 def test_a_caller_with_few_threads_passes_over_none_of_others(stores: tuple[Store, Store], name: str) -> None:
     few, many = (cost(store, OF_SMALL[name]) for store in stores)
+
+    assert many <= 1.5 * few + 150
+
+
+@pytest.mark.parametrize("name", OF_OPEN)
+def test_questions_cost_as_much_beside_many_as_beside_few(stores: tuple[Store, Store], busy: Store, name: str) -> None:
+    few, many = (cost(store, OF_OPEN[name]) for store in (stores[0], busy))
 
     assert many <= 1.5 * few + 150
 

@@ -25,6 +25,8 @@ SCRIPT = """\
 - {when: send, text: "It came to this: {results}"}
 - {when: wipe, tool_calls: [{name: wipe, arguments: {}}]}
 - {when: wipe, text: "It came to this: {results}"}
+- {when: pick, tool_calls: [{name: pick, arguments: {}}]}
+- {when: pick, text: "It came to this: {results}"}
 - {when: hold, tool_calls: [{name: hold, arguments: {}}]}
 - {when: hold, text: "It came to this: {results}"}
 """

@@ -31,7 +31,7 @@ name = "ada"
 model = "scripted:script.yaml"
 tools = ["{module}:pay", "{module}:echo", "{module}:amount"]
 [permission]
-allow = ["echo", "amount"]
+allow = ["echo", "amount", "pick"]
 ask = ["pay"]
 """
 SCRIPT = f"""\
@@ -48,6 +48,10 @@ SCRIPT = f"""\
   tool_calls: [{{name: amount, arguments: {{order: "18"}}}}]
 - when: amount
   text: "Settled: {{results}}"
+- when: pick
+  tool_calls: [{{name: pick, arguments: {{of: [red, blue]}}}}]
+- when: pick
+  text: "Picked: {{results}}"
 - when: fail
   fail: {{fault: auth}}
 - text: "You said: {{user}}"

@@ -204,6 +204,9 @@ def _plain_yes(rt: Runtime, target: str) -> bool | None:
     from chordage.orchestrator import views
     from chordage.orchestrator.gateways.schemas import complaint_about
 
+    if views.are_for_callers(rt.store, [target]):
+        problem = f"the caller carries {target} out, and the payload is the result of the call: give it with --payload"
+        raise InvalidDecision(f"{problem}, or deny the call", field="payload")
     schema = views.schema_asked(rt.store, target)
     only_null = (
         schema is not None and complaint_about(True, schema) is not None and complaint_about(None, schema) is None

@@ -82,6 +82,12 @@
       const href = one('[data-open]', row)?.getAttribute('href');
       (row === old ? part : one(`[data-open][href="${CSS.escape(href ?? '')}"]`, part)?.closest('[data-row]'))?.setAttribute('data-chosen', '');
     }
+    for (const field of all('[id^="action-"]', old)) {
+      const now = one(`#${field.id}`, part);
+      if (now?.matches('details')) now.open = field.open;
+      else if (now && field.value !== field.defaultValue) now.value = field.value;
+    }
+    for (const card of all('.card', part)) document.getElementById(card.id) && card.replaceWith(document.getElementById(card.id));
     const at = targets(old).indexOf(document.activeElement);
     if (at >= 0) refocus = () => targets(part)[at]?.focus({preventScroll: true});
   };

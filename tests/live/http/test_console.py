@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from chordage.config.settings import load
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.services import keep
+from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.audit import Actor
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Unavailable
@@ -439,6 +441,21 @@ def viewer(client, rt):
     return client
 
 
+@pytest.fixture
+def viewer_of(settings, rt):
+    """A browser of its own, with a key of this space."""
+    with contextlib.ExitStack() as stack:
+
+        def log_in_with_key(space):
+            assert space == "api"
+            browser = stack.enter_context(served(web.wired(settings)))
+            key = new_key(rt, scopes=frozenset({KeyScope.READ, KeyScope.DECIDE}))
+            assert browser.post("/console/login", data={"key": key}).status_code == 303
+            return browser
+
+        yield log_in_with_key
+
+
 def new_key(rt, **fields):
     return stages.create_key(rt.store, KeyTerms(name="k", **fields), Actor(id="cli"), rt.now()).text
 
@@ -519,6 +536,72 @@ def test_a_key_without_operate_cannot_cancel(viewer, rt):
     assert views.turn(rt.store, turn.turn_id).disposition is None
 
 
+def test_an_inbox_that_was_in_the_background_learns_what_was_decided_meanwhile(console, viewer_of, rt):
+    question, foreign = (question_of(rt, waiting_turn(rt, "pay", space=space)) for space in ("api", None))
+    page = get(console, "/inbox").text
+    for one in (question, foreign):
+        stages.decide(rt, [DecisionRequest(target=one.id, action=Action.CANCEL)], source="cli")
+    live = unescape(re.findall(r'hx-sse:connect="([^"]+)"', page)[0])
+
+    with stream(console, live) as messages:
+        first = "".join((next(messages), next(messages)))
+    with console.stream("GET", "/console/inbox/live", headers={"last-event-id": f"question-{question.id}"}) as again:
+        resumed = next(line for line in again.iter_lines() if "was denied" in line)
+    with viewer_of("api").stream("GET", "/console/inbox/live", params={"has": f"{foreign.id},{question.id}"}) as others:
+        reached = next(line for line in others.iter_lines() if "was denied" in line)
+
+    assert (question.id in first, foreign.id in first, first.count("was denied")) == (True, True, 2)
+    assert question.id in resumed
+    assert f'#question-{foreign.id}" hx-swap="outerMorph"' not in reached
+
+
+# tools of the caller
+
+PICK = {"name": "pick", "description": "Have the customer pick a colour.", "parameters": {"type": "object"}}
+
+
+def test_a_call_that_its_caller_carries_out_says_so_and_takes_a_result_in_its_place(console, rt):
+    turn = waiting_turn(rt, "pick", client_tools=[PICK])
+    question = question_of(rt, turn)
+
+    for path in ("/inbox", f"/runs/{turn.run_id}"):
+        card = unescape(re.findall(r'<article class="card.*?</article>', get(console, path).text, re.DOTALL)[0])
+        for words in (
+            "waits for its caller", "sent by", "The caller is asked to carry out exactly this", "red", "Give up on it",
+            "then the model reads that the call was not carried out",
+        ):  # fmt: skip
+            assert words in card, words
+        assert not any(
+            words in card for words in ("needs permission", "Edit the arguments", "data-pick", "Make a link")
+        )
+    empty = post(console, "/inbox", target=question.id, verdict="approve")
+    plain = post(console, "/inbox", target=question.id, verdict="approve", several="1")
+    given = post(console, "/inbox", target=question.id, verdict="approve", answer="the red one")
+
+    assert (empty.status_code, "give the result" in empty.text) == (422, True)
+    assert (plain.status_code, "an answer of its own" in plain.text) == (409, True)
+    assert given.headers["location"].endswith("done=approved")
+    assert carry_on(rt, turn).answer == "Picked: the red one"
+
+
+def test_giving_up_on_a_call_of_the_caller_is_what_the_model_reads(console, rt):
+    turn = waiting_turn(rt, "pick", client_tools=[PICK])
+
+    post(console, "/inbox", target=question_of(rt, turn).id, verdict="deny", reason="the page was closed")
+
+    assert carry_on(rt, turn).answer.startswith(
+        "Picked: The caller has not carried this call out. The reason given: the"
+    )
+
+
+def test_a_key_that_may_not_decide_reads_who_gives_the_result(client, rt):
+    waiting_turn(rt, "pick", space="api", client_tools=[PICK])
+    terms = KeyTerms(name="reader", tenant=None, scopes=frozenset({KeyScope.READ}))
+    client.post("/console/login", data={"key": stages.create_key(rt.store, terms, Actor(id="cli"), rt.now()).text})
+
+    assert "The program that sent the message gives the result" in get(client, "/inbox").text
+
+
 # the run, and what can be done about it
 
 
@@ -579,6 +662,36 @@ def test_an_update_comes_after_a_decision(console, rt):
         update = next(message for message in messages if "said-by-agent" in message)
 
     assert "answered" in update
+    assert 'hx-target="#run-actions"' in update
+    assert all(word in update for word in (">Retry<", ">New message<", ">Send as a new turn<"))
+    assert not any(word in update for word in (">Cancel<", ">Steer<", "/cancel"))
+
+
+def test_a_message_for_a_run_that_ended_meanwhile_is_kept_and_sent_as_a_new_turn(console, rt):
+    turn = waiting_turn(rt, "pay")
+    post(console, f"/runs/{turn.run_id}/cancel")
+
+    refused = post(console, f"/runs/{turn.run_id}/steer", text="and then this")
+    sent = post(console, f"/runs/{turn.run_id}/steer", text="and then this", new="1")
+
+    assert refused.status_code == 409
+    assert "nothing was sent" in refused.text
+    assert ">and then this</textarea>" in refused.text
+    new = views.turn(rt.store, sent.headers["location"].rpartition("/")[2].partition("?")[0])
+    assert (new.text, new.thread_id, new.status) == ("and then this", turn.thread_id, "queued")
+
+
+def test_an_open_inbox_says_who_decided_a_question_meanwhile(console, rt):
+    question = question_of(rt, waiting_turn(rt, "pay"))
+    with stream(console, "/console/inbox/live") as messages:
+        assert "1 open, oldest first" in "".join((next(messages), next(messages)))
+        stages.decide(rt, [DecisionRequest(target=question.id, action=Action.CANCEL)], source="cli")
+        update = next(message for message in messages if "was denied" in message)
+
+    assert f'hx-target="#question-{question.id}" hx-swap="outerMorph"' in update
+    assert re.search(r"This question was denied at \S+ \S+ UTC by cli\.", update)
+    assert "Nothing waits for you." in update
+    assert "<form" not in update
 
 
 def test_a_finished_run_has_a_stream_that_ends(console, rt):

@@ -149,7 +149,9 @@ def test_the_page_of_a_job_follows_it_and_ends(console, rt):
         work(rt, job_id)
         rest = list(messages)
 
-    assert any("2 done" in message for message in rest)
+    update = next(message for message in rest if "2 done" in message)
+    assert 'hx-target="#bulk-actions"' in update
+    assert "Stop this job" not in update
     assert rest[-1] == "event: over\nover"
 
 

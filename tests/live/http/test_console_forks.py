@@ -15,7 +15,9 @@ from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.inert import inert
 from chordage.orchestrator.core.intents import Advance
 from chordage.orchestrator.core.keys import KeyTerms
+from chordage.orchestrator.core.stepping import StepRequest, Verb
 from chordage.orchestrator.views.runs import ToolRound
+from chordage.tasks.schema import request_from
 from chordage.workers import local
 from support import console_room
 from support.console_room import HOSTILE, log_in, token_in, waiting_turn
@@ -313,3 +315,18 @@ def test_a_fork_of_an_agent_that_the_key_is_not_for_is_refused(client, rt):
 
     assert response.status_code == 403
     assert len(views.turns(rt.store)) == 1
+
+
+def test_a_run_that_cannot_be_repeated_says_so_before_a_form_is_filled_in(console, rt):
+    turn_id = stages.admit(rt, request_from({"text": "echo", "control": "step"}, source="test", space="api"))[0].turn_id
+    stages.step(rt, StepRequest(target=turn_id, verb=Verb.RUN))
+    finish(rt, turn_id)
+    run_id = views.turn(rt.store, turn_id).run_id
+
+    refused = console.get(f"/console/runs/{run_id}/fork", params={"step": 1})
+
+    assert refused.status_code == 409
+    assert "held its reply for its consumer" in refused.text
+    assert "fork at step 0 or before" in refused.text
+    assert "Fork and run" not in refused.text
+    assert "Fork and run" in form_of(console, run_id, step=0)

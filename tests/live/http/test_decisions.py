@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_another_answer_with_the_same_key_is_a_conflict(client, rt):
     response = client.post("/decisions", json={"decisions": [yes(question, decision_key="k", reason="other")]})
 
     assert (response.status_code, response.headers["Content-Type"]) == (409, PROBLEM)
-    assert "was approved before with the same key 'k' and other content" in response.json()["detail"]
+    detail = response.json()["detail"]
+    assert re.search(r"was approved at \S+ \S+ UTC by local \(http\), with the same key 'k' and other content;", detail)
 
 
 OK = {"target": "x", "action": "resume"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -178,8 +179,23 @@ def test_repeat_without_the_key_changes_nothing_and_another_answer_is_refused(ch
     other = chordage("approve", first["id"], "--payload", '"y"')
 
     assert again.stdout.startswith(f"approved before, with the same answer: suspension {first['id']}")
-    assert other.stderr == f"chordage: suspension {first['id']} was approved before; its call is succeeded\n"
+    assert re.fullmatch(
+        f"chordage: suspension {first['id']} was approved at .* UTC by cli; its call is succeeded\n", other.stderr
+    )
     assert (again.exit_code, other.exit_code) == (0, 1)
+
+
+def test_a_call_of_the_caller_is_approved_with_its_result_alone(chordage, rt):
+    tool = {"name": "pick", "description": "Pick.", "parameters": {"type": "object"}}
+    turn = asking_room.waiting_turn(rt, "pick", client_tools=[tool])
+    (question,) = questions(chordage)
+
+    plain = chordage("approve", question["id"])
+    given = chordage("approve", question["id"], "--payload", '"red"')
+
+    assert (plain.exit_code, "give it with --payload, or deny the call" in plain.stderr) == (2, True)
+    assert given.exit_code == 0
+    assert views.turn(rt.store, turn.turn_id).answer == "It came to this: red"
 
 
 def test_list_and_show_say_that_a_turn_waits_for_a_decision(chordage, rt):

@@ -36,7 +36,19 @@ def test_only_what_differs_is_sent():
 
 
 def test_parts_that_a_person_fills_in_are_left_alone():
-    assert changes({"a": "1"}, {"a": "2"}, a_page(keeps=True)) == ""
+    page = a_page(keeps="card-")
+
+    assert changes({"card-1": "1", "head": "1"}, {"card-1": "2", "head": "1"}, page) == ""
+    assert 'hx-target="#head"' in changes({"card-1": "1", "head": "1"}, {"card-1": "2", "head": "2"}, page)
+
+
+def test_of_what_is_over_a_line_stays_if_the_page_has_one():
+    closed = {"card-1": "<p id=card-1>It was denied."}
+
+    sent = changes({"card-1": "1", "card-2": "2"}, {}, a_page(keeps="card-"), closed)
+
+    assert '<hx-partial hx-target="#card-1" hx-swap="outerMorph"><p id=card-1>It was denied.</hx-partial>' in sent
+    assert '<hx-partial hx-target="#card-2" hx-swap="delete">' in sent
 
 
 def messages_of(page, known, count):

@@ -73,8 +73,25 @@ def test_log_of_requests_has_no_secret_of_an_address(address, style, capsys) -> 
     structlog.get_logger().error("a page failed", path=address)
 
     written = capsys.readouterr()
-    assert (written.out + written.err).count(address[:11]) == 3
+    assert (written.out + written.err).count(address[:8]) == 3
     assert "5ecret" not in written.out + written.err
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("/console/runs?q=order 17&before=2026-11-20", "/console/runs?q=…&before=…"),
+        ("/console/suggest?text%3Asecret=1&b=secret?c=d", "/console/suggest?…&b=…"),
+        ("/console/runs?secret%20text", "/console/runs?…"),
+        ("/console/runs", "/console/runs"),
+    ],
+)
+def test_log_of_requests_names_the_parameters_of_a_query_and_no_value(address, written, capsys) -> None:
+    log.configure("INFO", "json")
+    logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", "GET", address, "1.1", 200)
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == f'127.0.0.1:1 - "GET {written} HTTP/1.1" 200'
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
