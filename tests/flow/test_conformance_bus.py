@@ -125,7 +125,7 @@ def test_81_late_reply_after_a_cancel_is_not_announced(world: World, receiver) -
 
 def test_82_an_unknown_newer_schema_is_refused_and_left_as_it_is(world: World, receiver) -> None:
     with world.store.write() as tx:
-        tx.exec_driver_sql("UPDATE chordage_version SET version_num = '0099'")
+        tx.exec_driver_sql("UPDATE chordage_version SET version_num = '0099', oldest = '0099'")
     before = world.rows("projection")
 
     with pytest.raises(WrongSchema, match="0099"):

@@ -231,7 +231,7 @@ def test_without_any_redis_submit_explains_how_to_get_one(chordage):
 
 def set_version(room, version):
     with sqlite3.connect(room / "execution.db") as connection:
-        connection.execute("UPDATE chordage_version SET version_num = ?", (version,))
+        connection.execute("UPDATE chordage_version SET version_num = :it, oldest = :it", {"it": version})
     connection.close()
 
 

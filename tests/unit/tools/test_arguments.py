@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import date
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import jsonschema
@@ -153,12 +154,15 @@ def test_half_a_surrogate_is_refused_and_does_not_escape(bench):
     assert "Invalid JSON" in bench.complaints(say, text="\ud800")
 
 
+ANY_AGENT = SimpleNamespace(pinned_tools=None)
+
+
 def test_an_unknown_tool_is_named_with_its_neighbours(bench):
     order = bench.order(buy)
     box = bench.box()
-    outcome = box.run(None, order, abort=bench.calm, on_progress=print)
+    outcome = box.run(ANY_AGENT, order, abort=bench.calm, on_progress=print)
     assert (outcome.code, outcome.content) == ("unknown_tool", "There is no tool 'buy'. The tools are: none.")
-    assert "Did you mean buy?" in bench.box(buy).invalid(None, "buyy", {})
+    assert "Did you mean buy?" in bench.box(buy).invalid(ANY_AGENT, "buyy", {})
 
 
 NUMBERS = st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9)
