@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,10 @@ def counts(world: World) -> dict[str, int]:
 
 def test_no_field_of_a_thread_keeps_what_was_written(world: World) -> None:
     filled(world)
+    world.models.script = lambda prompt: replace(spoken("aye"), reasoning=CANARY)
+    world.submit("more")
+    world.run_dry()
+    assert any("'reasoning': 'canary" in row for row in found(world))
     planted = plant(world)
     assert {"turns.text", "calls.content", "journal.body", "decisions.payload", "outbox.body"} <= planted
     assert {"caller_audit.detail", "plugin_state.value", "stepped.params", "forks.arguments"} <= planted

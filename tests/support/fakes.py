@@ -66,12 +66,21 @@ class FakeModels:
     script: Script = field(default_factory=lambda: rounds_of(2))
     prompts: list[Prompt] = field(default_factory=list)
     before_reply: Callable[[Prompt], None] = lambda prompt: None
+    thinks: Callable[[Any], None] = lambda on_reasoning: None  # what a watcher sees before the text
     streams: Callable[[Any, Any], None] = lambda on_delta, on_reset: None  # what a watcher sees of the reply
 
     def complete(
-        self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None, on_reset: Any = None
+        self,
+        agent: AgentSpec,
+        prompt: Prompt,
+        *,
+        abort: Any,
+        on_delta: Any = None,
+        on_reset: Any = None,
+        on_reasoning: Any = None,
     ) -> Reply:
         self.prompts.append(prompt)
+        self.thinks(on_reasoning)
         self.streams(on_delta, on_reset)
         self.before_reply(prompt)
         abort.check()
