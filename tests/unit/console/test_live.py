@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from chordage.orchestrator.api.limits import StreamSlots
-from chordage.orchestrator.console import live, live_text
+from chordage.orchestrator.console import live, live_text, pages
 from chordage.orchestrator.console.live import OVER, LivePage, LiveParts, LiveStreams, changes, digest
 from chordage.orchestrator.console.live_text import LiveText
 from chordage.orchestrator.console.payloads import HIDDEN, without_payloads
@@ -191,6 +191,31 @@ def test_text_of_a_worker_that_died_is_kept_apart():
     text = taken(a_delta("Hel", 0), a_delta("", None, attempt=2, kind="live.reset"), a_delta("Bye", 0, attempt=2))
 
     assert (text.text, text.dropped) == ("Bye", ("Hel",))
+
+
+def test_reasoning_is_shown_beside_the_text_and_lost_with_it():
+    def a_thought(text, offset, attempt=1):
+        return a_delta(text, offset, attempt, kind="live.reasoning")
+
+    events = [a_thought("so ", 0), a_thought("it", 3), a_thought("it", 3), a_delta("Hel", 0)]
+    text = taken(*events)
+    assert (text.reasoning, text.text) == ("so it", "Hel")
+    assert taken(*events, a_delta("", 0, kind="model.replied")).reasoning == ""
+    lost = taken(*events[:2], a_delta("", None, attempt=2, kind="live.reset"))
+    assert (lost.reasoning, lost.dropped) == ("", ("so it",))
+    known = RunEvent(id=None, kind="live.snapshot", step=1, data={"attempt": 1, "text": "He", "reasoning": "so"})
+    assert taken(known, a_thought(" it", 2)).reasoning == "so it"
+
+
+def test_hostile_reasoning_is_text_in_a_closed_part_of_the_page():
+    hostile = "</pre></details><script>alert(1)</script><img src=x onerror=alert(1)>"
+    steps = pages._ENVIRONMENT.get_template("parts/steps.html").module
+
+    html = str(steps.reasoning('r"1', hostile))
+
+    assert "<script" not in html
+    assert "<img" not in html
+    assert html.startswith('<details class="reasoning" id="r&#34;1"><summary>Reasoning</summary><pre>&lt;/pre&gt;')
 
 
 def test_a_reply_on_record_ends_the_live_text():

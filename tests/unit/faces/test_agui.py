@@ -18,7 +18,7 @@ from chordage.orchestrator.faces.moments import (
 )
 from chordage.orchestrator.plugins.permission import SCHEMA
 from support import agui_order
-from support.moments import ADD, ADD_MORE, USAGE, Script, any_script, question, transcript
+from support.moments import ADD, ADD_MORE, USAGE, Script, any_script, question, reasoned, transcript
 
 USER = {"id": "u1", "role": "user", "content": "Hello"}
 
@@ -52,7 +52,10 @@ def test_any_turn_is_told_in_order_and_whole(seed):
     events = events_of(face(), moments)
 
     agui_order.check(events)
-    assert agui_order.said(agui_order.messages_of(events, [USER]))[1:] == transcript(moments)
+    messages = agui_order.messages_of(events, [USER])
+    assert agui_order.said(messages)[1:] == transcript(moments)
+    assert agui_order.reasoned(messages) == reasoned(moments)
+    assert agui_order.reasoned(messages) == reasoned(moments)
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -82,22 +82,25 @@ def without_waits(moments: list[Any]) -> list[Any]:
 def test_any_turn_is_told_in_order(seed, dialect):
     """Texts are open or not, steps too, and of a call nothing is said before its input."""
     chunks = chunks_of(without_waits(any_script(seed).moments), dialect)
-    texts, has_step, calls = set(), False, set()
+    texts, has_step, calls, before_text = set(), False, set(), True
     for chunk in chunks:
         match chunk["type"]:
-            case "text-start":
+            case "text-start" | "reasoning-start":
                 assert has_step
-                assert chunk["id"] not in texts
+                assert not texts, "one is open at a time"
+                assert before_text, "reasoning comes first"
+                before_text = chunk["type"] == "reasoning-start"
                 texts.add(chunk["id"])
-            case "text-delta":
+            case "text-delta" | "reasoning-delta":
                 assert chunk["id"] in texts
-            case "text-end":
+            case "text-end" | "reasoning-end":
                 texts.remove(chunk["id"])
             case "reset-step":
                 texts.clear()
+                before_text = True
             case "start-step":
                 assert not has_step
-                has_step = True
+                has_step = before_text = True
             case "finish-step":
                 assert has_step
                 assert not texts
