@@ -118,6 +118,28 @@ def test_after_a_worker_died_in_the_middle_of_its_reasoning(world):
     assert world.row("turns")["disposition"] == "answered"
 
 
+def test_reasoning_of_an_attempt_that_broke_off_is_not_before_the_next(world):
+    told = []
+
+    def streams(on_delta, on_reset):
+        on_reset()
+        told[-1]("so")
+        on_delta("yes")
+
+    def think(on_reasoning):
+        told.append(on_reasoning)
+        on_reasoning("not ")
+
+    world.models.thinks, world.models.streams = think, streams
+    world.submit()
+    world.run_dry()
+    thoughts = [data for _, kind, data in world.events.seen if kind == "model.reasoning" and data["step"] == 1]
+    delta = next(data for _, kind, data in world.events.seen if kind == "model.delta")
+
+    assert [(data["offset"], data["so_far"](9)) for data in thoughts] == [(0, "not "), (0, "so")]
+    assert delta["thought"]() == "so"
+
+
 def test_reasoning_is_on_record_with_its_reply_and_sent_to_no_model(world):
     thinking(world)
     world.submit()

@@ -44,6 +44,8 @@ def check(events: Iterable[Mapping[str, Any]]) -> None:
         if kind in SPANS:
             assert span == (None if SPANS[kind] else event["messageId"])
             span = event["messageId"] if SPANS[kind] else None
+        if kind.startswith("TEXT_MESSAGE"):
+            assert span is None, "reasoning ends before the text begins"
         if kind.startswith("REASONING_MESSAGE"):
             assert span == event["messageId"]
         if kind == "SUBAGENT_STARTED":

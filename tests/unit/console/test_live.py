@@ -16,8 +16,9 @@ from chordage.orchestrator.console.live_text import LiveText
 from chordage.orchestrator.console.payloads import HIDDEN, without_payloads
 from chordage.orchestrator.core.callers import Caller
 from chordage.orchestrator.core.errors import TooManyRequests, Unavailable
+from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.run_events import RunEvent
-from chordage.orchestrator.views.runs import SteeredStep
+from chordage.orchestrator.views.runs import InferenceStep, SteeredStep
 from support.builders import NOON
 
 
@@ -230,6 +231,12 @@ def test_texts_are_hidden_wherever_they_are():
     assert shown["a"][0].text == HIDDEN
     assert shown["b"][0].sender == "owner"
     assert "secret" not in repr(shown)
+
+
+def test_reasoning_is_hidden_with_the_texts():
+    step = InferenceStep(number=1, at=NOON, reasoning="secret", attempts=(), usage=Usage(), seconds=None)
+
+    assert without_payloads(step).reasoning == HIDDEN
 
 
 def test_a_reader_that_stops_loses_its_place_and_its_stream(monkeypatch):

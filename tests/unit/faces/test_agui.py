@@ -390,6 +390,16 @@ def test_a_client_with_half_of_the_reply_is_set_back_before_it_comes_again():
     assert [one["text"] for one in agui_order.said(agui_order.messages_of(events))] == ["Hello", "The whole."]
 
 
+def test_a_client_with_half_of_the_reasoning_does_not_get_it_twice():
+    """It keeps what a snapshot leaves out, so that is emptied."""
+    half = {"id": "run1:1.reasoning", "role": "reasoning", "content": "It mu"}
+    script = Script().started().replied("The whole.", reasoning=["It must be."]).ended()
+    events = events_of(face(messages=[USER, half]), script.moments)
+
+    assert kinds(events)[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
+    assert agui_order.reasoned(agui_order.messages_of(events, [USER, half])) == ["It must be."]
+
+
 def test_a_client_with_half_of_what_followed_its_answer_is_set_back_before_it_comes_again():
     before = agui_order.messages_of(events_of(face(), waiting_script().moments))
     half = [*before, {"id": "run1:3", "role": "assistant", "content": "3"}]

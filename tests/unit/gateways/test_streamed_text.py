@@ -90,6 +90,18 @@ def test_first_piece_of_a_text_brings_the_reasoning_before_it(redis, events):
     ]
 
 
+def test_a_text_does_not_continue_the_reasoning_that_is_as_long(redis, events):
+    """Where the first pieces of it were dropped."""
+    watch(redis, "r", 60, prefix="p:")
+    speaker = Speaker(events)
+    speaker.think("12345")
+    events.flush()
+    speaker.pieces.append("hello")
+    speaker.say("!")
+    events.flush()
+    assert sent(redis) == [(0, "12345"), (0, "hello!")]
+
+
 def test_first_piece_for_a_watcher_brings_all_that_was_said_before(redis, events):
     speaker = Speaker(events)
     for text in ("said ", "before "):

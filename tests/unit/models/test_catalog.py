@@ -240,14 +240,14 @@ def test_on_reset_is_called_when_a_reply_is_begun_again(tmp_path):
 
 
 def test_reasoning_comes_before_the_text_and_is_reset_with_it(tmp_path):
-    script = "[{reasoning: abcd, text: ef, chunk: 2, fail: {fault: truncated, times: 1}}]"
+    script = "[{reasoning: abcd, text: e, chunk: 2, fail: {fault: truncated, times: 1}}]"
     a_script(tmp_path, script, "s.yaml")
     pieces: list[str] = []
     reply = scripted(tmp_path).complete(
         an_agent("scripted:s.yaml", model_retries=1), a_prompt("hi"), abort=Calm(), on_delta=pieces.append,
         on_reset=lambda: pieces.append("reset"), on_reasoning=lambda text: pieces.append(f"({text})"),
     )  # fmt: skip
-    assert pieces == ["(abcd)", "e", "reset", "(ab)", "(cd)", "ef"]
+    assert pieces == ["(abcd)", "reset", "(ab)", "(cd)", "e"]
     assert reply.reasoning == "abcd"
 
 
