@@ -98,6 +98,20 @@ def test_a_broken_stream_continues_behind_the_last_fact(client, fleet):
     assert fleet.requests[1].headers["last-event-id"] == "1-1"
 
 
+def test_reasoning_goes_on_after_a_break_and_is_no_text(client, fleet):
+    snapshot = sse("live.snapshot", step=1, attempt=1, text="Y", reasoning="so it is")
+    replied = sse("model.replied", "2-1", step=1, text="Yes", reasoning="so it is")
+    fleet.answers = [
+        streamed(STARTED, thought("so ", 0), breaks=True),
+        streamed(snapshot, thought("is", 6), delta("es", 1), replied, ENDED),
+    ]
+    events = client.stream("t1")
+
+    assert [event.reasoning for event in events if event.kind == "live.reasoning"] == ["so ", "it is"]
+    assert [event.text for event in events if event.text] == ["Y", "es"]
+    assert "live.reset" not in kinds(events)
+
+
 def test_a_stream_that_was_left_is_continued_by_an_id(client, fleet):
     fleet.answers = [streamed(ENDED)]
     client.stream("t1", after="3-1")

@@ -116,6 +116,20 @@ def test_any_turn_is_told_in_order(seed, dialect):
 
 
 @BOTH
+def test_reasoning_of_a_dead_worker_is_withdrawn(dialect):
+    script = Script().started().replied("Yes.", reasoning=["So."], dropped="", lost_reasoning="No").ended()
+    chunks = chunks_of(script.moments, dialect)
+
+    shown = kinds(chunks)[2:5]
+    if dialect is SEVEN:
+        assert shown == ["reasoning-start", "reasoning-delta", "reset-step"]
+        assert [chunk["delta"] for chunk in chunks if "delta" in chunk] == ["No", "So.", "Yes."]
+    else:
+        assert shown == ["reasoning-start", "reasoning-delta", "reasoning-end"]
+        assert kinds(chunks)[-2:] == ["finish-step", "error"]
+
+
+@BOTH
 def test_a_plain_turn(dialect):
     chunks = chunks_of(Script().queued().started().replied("It is ", "3.").ended().moments, dialect)
 
