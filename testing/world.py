@@ -653,9 +653,12 @@ class _WorldModels:
         abort: Abort,
         on_delta: Callable[[str], None] | None = None,
         on_reset: Callable[[], None] | None = None,
+        on_reasoning: Callable[[str], None] | None = None,
     ) -> Reply:
         clocked = _ClockedAbort(abort, self._world)
-        reply = self._catalog.complete(agent, prompt, abort=clocked, on_delta=on_delta, on_reset=on_reset)
+        reply = self._catalog.complete(
+            agent, prompt, abort=clocked, on_delta=on_delta, on_reset=on_reset, on_reasoning=on_reasoning
+        )
         asks = ", ".join(f"{ask.name}({_arguments(ask.arguments or {})})" for ask in reply.asks)
         self._world.note("model", " ".join(filter(None, [repr(reply.text[:80]) if reply.text else "", asks])))
         return reply

@@ -211,7 +211,7 @@ def read_capabilities(
         "output": {"structuredOutput": spec.output is not None},
         "state": {"snapshots": False, "deltas": False, "memory": True, "persistentState": False},
         "multiAgent": {"supported": bool(subagents), "delegation": bool(subagents), "subagents": subagents},
-        "reasoning": {"supported": False},
+        "reasoning": {"supported": True, "streaming": True, "encrypted": False},
         "execution": {"maxIterations": spec.limits.max_rounds} if spec.limits.max_rounds else {},
         "humanInTheLoop": {
             "supported": True, "approvals": True, "feedback": True, "interrupts": True, "approveWithEdits": True,

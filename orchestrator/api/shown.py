@@ -61,7 +61,7 @@ HIDDEN: Mapping[type, frozenset[str]] = {
     RunView: frozenset({"detail", "extra"}),
     AttemptView: frozenset({"detail"}),
     PlanView: frozenset({"decision"}),
-    InferenceStep: frozenset({"text", "refused"}),
+    InferenceStep: frozenset({"text", "reasoning", "refused"}),
     SteeredStep: frozenset({"text"}),
     PushedStep: frozenset({"messages"}),
     ConsumerSteerStep: frozenset({"texts"}),

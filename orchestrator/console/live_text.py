@@ -36,23 +36,28 @@ class LiveText:
 
     attempt: int = 0
     text: str = ""
+    reasoning: str = ""
     dropped: tuple[str, ...] = ()
     is_over: bool = False  # the reply is on record
 
     def taking(self, event: RunEvent) -> LiveText:
         data = event.data
         if event.kind in OVER:
-            return replace(self, text="", is_over=True)
+            return replace(self, text="", reasoning="", is_over=True)
         if self.is_over:
             return self
         current = self
         attempt = int(data.get("attempt") or 0)
         if event.kind == "live.reset" or attempt != self.attempt:
-            dropped = (*self.dropped, self.text)[-DROPPED_MAX:] if self.text else self.dropped
-            current = replace(self, attempt=attempt, text="", dropped=dropped)
+            lost = self.text or self.reasoning
+            dropped = (*self.dropped, lost)[-DROPPED_MAX:] if lost else self.dropped
+            current = replace(self, attempt=attempt, text="", reasoning="", dropped=dropped)
         match event.kind:
             case "live.snapshot":
-                return replace(current, text=str(data.get("text") or ""))
+                text, reasoning = (str(data.get(name) or "") for name in ("text", "reasoning"))
+                return replace(current, text=text, reasoning=reasoning)
+            case "live.reasoning" if data.get("offset") == len(current.reasoning):
+                return replace(current, reasoning=current.reasoning + str(data.get("text") or ""))
             case "live.delta" if data.get("offset") in {None, len(current.text)}:
                 return replace(current, text=current.text + str(data.get("text") or ""))
         return current

@@ -17,7 +17,7 @@ V = TypeVar("V")
 HIDDEN = "(hidden: your key has no scope payloads)"
 TEXTS = frozenset(
     {"answer", "content", "detail", "error", "excerpt", "messages", "output", "progress", "prompt", "query", "reason",
-     "refused", "said", "summary", "text", "texts", "title", "why_not"}
+     "reasoning", "refused", "said", "summary", "text", "texts", "title", "why_not"}
 )  # fmt: skip
 VALUES = frozenset(
     {"arguments", "decision", "default", "edited_args", "extra", "filter", "meta", "payload", "schema", "target"}

@@ -140,3 +140,4 @@ class Reply:
     usage: Usage = Usage()
     extra: dict[str, Any] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
+    reasoning: str = ""  # what the model wrote for itself before its text; shown to people, sent to no model

@@ -58,7 +58,7 @@ _TEXT_OF = {"output.refused": {"why"}, "compaction.failed": {"why"}, "call.decid
 
 def without_texts(event: RunEvent) -> RunEvent | None:
     """For a caller who may not see what was said: without texts, arguments and results. None: it is nothing else."""
-    if event.kind in {"live.delta", "live.snapshot"}:
+    if event.kind in {"live.delta", "live.reasoning", "live.snapshot"}:
         return None
     hidden = _TEXT_OF.get(event.kind, set())
     return replace(event, data={name: value for name, value in _plain(event.data).items() if name not in hidden})

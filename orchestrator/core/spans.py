@@ -544,7 +544,10 @@ def _user(entry: Entry) -> dict[str, Any]:
 
 
 def _assistant(body: Mapping[str, Any]) -> dict[str, Any]:
-    text = [{"type": "text", "content": body["text"]}] if body.get("text") else []
+    text = [
+        {"type": kind, "content": body[name]}
+        for kind, name in (("reasoning", "reasoning"), ("text", "text")) if body.get(name)
+    ]  # fmt: skip
     calls = [
         {"type": "tool_call", "id": ask["id"], "name": ask["name"], "arguments": ask["arguments"]}
         for ask in body.get("asks", ())

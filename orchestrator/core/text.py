@@ -39,8 +39,9 @@ def clean_json(value: Any) -> Any:
 
 def clean_reply(raw: Reply) -> Reply:
     return replace(
-        raw, text=clean_text(raw.text), asks=tuple(_ask(ask) for ask in raw.asks), extra=clean_json(raw.extra)
-    )
+        raw, text=clean_text(raw.text), asks=tuple(_ask(ask) for ask in raw.asks), extra=clean_json(raw.extra),
+        reasoning=clean_text(raw.reasoning),
+    )  # fmt: skip
 
 
 def written_forms(name: str) -> set[str]:

@@ -173,6 +173,7 @@ def body_of(reply: Reply) -> dict[str, Any]:
         "extra": reply.extra,
         "usage": {name: getattr(reply.usage, name) for name in COUNTS},
         "attempts": attempts_of(reply.attempts),
+        **({"reasoning": reply.reasoning} if reply.reasoning else {}),
     }
 
 
@@ -200,6 +201,7 @@ def reply_from(body: dict[str, Any]) -> Reply:
         model=body["model"],
         usage=Usage(**body["usage"]),
         extra=body.get("extra") or {},
+        reasoning=body.get("reasoning") or "",
     )
 
 

@@ -23,6 +23,7 @@ from chordage.orchestrator.faces.moments import (
     MessageTaken,
     QuestionAsked,
     Queued,
+    ReasoningGrown,
     Replied,
     RoundSettled,
     Started,
@@ -81,6 +82,8 @@ class AguiFace(Face):
         self._drops = 0  # of the text of this step
         self._open_step: str | None = None
         self._open_text: str | None = None
+        self._open_reasoning: str | None = None
+        self._has_reasoned = False  # in this attempt at the step
         self._why: str | None = None
         self._usage: dict[str, Usage] = {}
 
@@ -107,7 +110,7 @@ class AguiFace(Face):
         return any(message["id"].partition(".")[0] == own for message in self._messages)
 
     def _resume(self, moment: TurnMoment) -> Events:
-        self._open_step, self._open_text, self._usage = None, None, {}
+        self._open_step, self._open_text, self._open_reasoning, self._usage = None, None, None, {}
         forgotten = list(self._forget_unfinished())
         if isinstance(moment, TurnEnded):
             yield self._snapshot()
@@ -122,8 +125,13 @@ class AguiFace(Face):
     def _forget_unfinished(self) -> Events:
         """What the client has of messages that it saw the beginning of: they come again, from their beginning."""
         own = f"{self._run}:"
-        rest = [one for one in self._messages if not one["id"].startswith(own) or one["id"] in self._own]
-        if len(rest) < len(self._messages):
+        rest = []
+        for one in self._messages:
+            if not one["id"].startswith(own) or one["id"] in self._own:
+                rest.append(one)
+            elif one.get("role") == "reasoning":
+                rest.append(_reasoning(one["id"]))
+        if rest != self._messages:
             self._messages = rest
             yield self._snapshot()
 
@@ -152,13 +160,27 @@ class AguiFace(Face):
 
     def _start_step(self, moment: StepStarted) -> Events:
         if moment.step != self._step:
-            self._drops = 0
+            self._drops, self._has_reasoned = 0, False
         self._step = moment.step
         yield from self._open(f"inference:{moment.step}")
+
+    def _reason(self, moment: ReasoningGrown) -> Events:
+        if self._open_reasoning is None:
+            self._open_reasoning, self._has_reasoned = self._reasoning_id(), True
+            yield _event("REASONING_START", messageId=self._open_reasoning)
+            yield _event("REASONING_MESSAGE_START", messageId=self._open_reasoning, role="reasoning")
+        yield _event("REASONING_MESSAGE_CONTENT", messageId=self._open_reasoning, delta=moment.text)
+
+    def _reasoning_id(self) -> str:
+        """One for all attempts. The clients keep a message of reasoning that a snapshot leaves out, if it has no other:
+        so a lost one is emptied, and what the next attempt reasons is added to it.
+        """
+        return f"{self._run}:{self._step}.reasoning"
 
     def _grow(self, moment: TextGrown) -> Events:
         if not moment.text:
             return
+        yield from self._close_reasoning()
         if self._open_text is None:
             self._open_text = self._message_id()
             yield _event("TEXT_MESSAGE_START", messageId=self._open_text, role="assistant")
@@ -170,10 +192,14 @@ class AguiFace(Face):
         return f"{self._run}:{self._step}{attempt}"
 
     def _drop(self, _moment: TurnMoment) -> Events:
-        if self._open_text is not None:
-            yield from self._close_text()
-            yield self._snapshot()
-            self._drops += 1
+        if self._open_text is None and not self._has_reasoned:
+            return
+        yield from self._close_text()
+        if self._has_reasoned:
+            self._has_reasoned = False
+            self._put(_reasoning(self._reasoning_id()))
+        yield self._snapshot()
+        self._drops += 1
 
     def _reply(self, moment: Replied) -> Events:
         usage = self._usage.get(moment.model, Usage())
@@ -187,6 +213,8 @@ class AguiFace(Face):
             self._message_id(), moment.text, [(call.id, call.tool, call.arguments) for call in moment.calls]
         )
         yield from self._ask_for(moment.calls, message["id"])
+        if moment.reasoning:
+            self._put(_reasoning(self._reasoning_id(), moment.reasoning))
         if moment.text or moment.calls:
             self._put(message)
         yield from self._close()
@@ -372,14 +400,22 @@ class AguiFace(Face):
             self._open_step = None
 
     def _close_text(self) -> Events:
+        yield from self._close_reasoning()
         if self._open_text is not None:
             yield _event("TEXT_MESSAGE_END", messageId=self._open_text)
             self._open_text = None
 
+    def _close_reasoning(self) -> Events:
+        if self._open_reasoning is not None:
+            yield _event("REASONING_MESSAGE_END", messageId=self._open_reasoning)
+            yield _event("REASONING_END", messageId=self._open_reasoning)
+            self._open_reasoning = None
+
     TABLE: ClassVar[Table] = {
-        Queued: _wait_for, Started: _start, StepStarted: _start_step, TextGrown: _grow, TextDropped: _drop,
-        Replied: _reply, SubAgentStarted: _start_sub_agent, CallProgressed: _progress, CallSettled: _settle,
-        RoundSettled: _end_round, QuestionAsked: _ask, MessageTaken: _take, Waiting: _interrupt, TurnEnded: _end,
+        Queued: _wait_for, Started: _start, StepStarted: _start_step, ReasoningGrown: _reason, TextGrown: _grow,
+        TextDropped: _drop, Replied: _reply, SubAgentStarted: _start_sub_agent, CallProgressed: _progress,
+        CallSettled: _settle, RoundSettled: _end_round, QuestionAsked: _ask, MessageTaken: _take, Waiting: _interrupt,
+        TurnEnded: _end,
     }  # fmt: skip
 
 
@@ -390,6 +426,10 @@ def answer_of(message_id: str, text: str, calls: Iterable[tuple[str, str, dict[s
         for call_id, tool, arguments in calls
     ]
     return {"id": message_id, "role": "assistant", **_present(content=text or None, toolCalls=asked or None)}
+
+
+def _reasoning(message_id: str, text: str = "") -> AguiMessage:
+    return {"id": message_id, "role": "reasoning", "content": text}
 
 
 def decision_in(payload: Any, *, why: Why, schema: dict[str, Any] | None) -> tuple[Action, dict[str, Any]]:

@@ -23,6 +23,7 @@ from chordage.orchestrator.faces.moments import (
     QuestionAnswered,
     QuestionAsked,
     Queued,
+    ReasoningGrown,
     Replied,
     RoundSettled,
     Started,
@@ -64,9 +65,11 @@ class AiSdkFace(Face):
         self._before: set[str] = set()  # calls that were known when the client was asked
         self._results: list[CallSettled] = []  # of the part that is not sent
         self._step = 0
-        self._texts = 0  # that were begun: each has an id of its own
+        self._texts = 0  # that were begun, and reasoning: each has an id of its own
         self._has_open_step = False
         self._open_text: str | None = None
+        self._open_reasoning: str | None = None
+        self._has_reasoned = False  # in this attempt at the step
         self._finish = "stop"
 
     def begin(self) -> list[Wire]:
@@ -89,7 +92,7 @@ class AiSdkFace(Face):
         return super()._continues_with(moment)
 
     def _resume(self, moment: TurnMoment) -> Events:
-        self._has_open_step, self._open_text = False, None
+        self._has_open_step, self._open_text, self._open_reasoning = False, None, None
         shows_rest = isinstance(moment, Waiting | TurnEnded)
         for settled in self._results:
             if settled.id in (self._before if shows_rest else self._awaited):
@@ -103,12 +106,20 @@ class AiSdkFace(Face):
     def _start_step(self, moment: StepStarted) -> Events:
         if moment.step != self._step or not self._has_open_step:
             yield from self._close()
-            self._step, self._has_open_step = moment.step, True
+            self._step, self._has_open_step, self._has_reasoned = moment.step, True, False
             yield {"type": "start-step"}
+
+    def _reason(self, moment: ReasoningGrown) -> Events:
+        if self._open_reasoning is None:
+            self._texts += 1
+            self._open_reasoning, self._has_reasoned = f"reasoning-{self._texts}", True
+            yield {"type": "reasoning-start", "id": self._open_reasoning}
+        yield {"type": "reasoning-delta", "id": self._open_reasoning, "delta": moment.text}
 
     def _grow(self, moment: TextGrown) -> Events:
         if not moment.text:
             return
+        yield from self._close_reasoning()
         if self._open_text is None:
             self._texts += 1
             self._open_text = f"text-{self._texts}"
@@ -117,10 +128,10 @@ class AiSdkFace(Face):
 
     def _drop(self, _moment: TurnMoment) -> Events:
         """What a worker that died had sent of a reply."""
-        if self._open_text is None:
+        if self._open_text is None and not self._has_reasoned:
             return
         if self._dialect is AiSdkDialect.SEVEN:
-            self._open_text = None
+            self._open_text, self._open_reasoning, self._has_reasoned = None, None, False
             yield {"type": "reset-step"}
         elif not self._is_silent:
             yield from self._close()
@@ -154,7 +165,7 @@ class AiSdkFace(Face):
             yield _output(moment.id, moment.text, preliminary=True)
 
     def _end_round(self, _moment: RoundSettled) -> Events:
-        if self._open_text is None:
+        if self._open_text is None and self._open_reasoning is None:
             yield from self._close()
 
     def _settle(self, moment: CallSettled) -> Events:
@@ -243,14 +254,20 @@ class AiSdkFace(Face):
             yield {"type": "finish-step"}
 
     def _close_text(self) -> Events:
+        yield from self._close_reasoning()
         if self._open_text is not None:
             yield {"type": "text-end", "id": self._open_text}
             self._open_text = None
 
+    def _close_reasoning(self) -> Events:
+        if self._open_reasoning is not None:
+            yield {"type": "reasoning-end", "id": self._open_reasoning}
+            self._open_reasoning = None
+
     TABLE: ClassVar[Table] = {
-        Queued: _queue, Started: _start, StepStarted: _start_step, TextGrown: _grow, TextDropped: _drop,
-        Replied: _reply, CallProgressed: _progress, CallSettled: _settle, RoundSettled: _end_round, QuestionAsked: _ask,
-        QuestionAnswered: _answer, MessageTaken: _take, Waiting: _wait, TurnEnded: _end,
+        Queued: _queue, Started: _start, StepStarted: _start_step, ReasoningGrown: _reason, TextGrown: _grow,
+        TextDropped: _drop, Replied: _reply, CallProgressed: _progress, CallSettled: _settle, RoundSettled: _end_round,
+        QuestionAsked: _ask, QuestionAnswered: _answer, MessageTaken: _take, Waiting: _wait, TurnEnded: _end,
     }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from chordage.orchestrator.faces.moments import (
     QuestionAnswered,
     QuestionAsked,
     Queued,
+    ReasoningGrown,
     Replied,
     RoundSettled,
     Started,
@@ -52,6 +53,7 @@ class StreamedReply:
     step: int
     attempt: int
     text: str = ""
+    reasoning: str = ""
 
     def is_older_than(self, other: StreamedReply) -> bool:
         return (self.step, self.attempt) < (other.step, other.attempt)
@@ -61,9 +63,19 @@ class StreamedReply:
         known = len(self.text)
         return replace(self, text=self.text + text[known - offset :]) if offset <= known else self
 
+    def reasoned(self, offset: int, text: str) -> StreamedReply:
+        """The same with a piece of the reasoning."""
+        known = len(self.reasoning)
+        return replace(self, reasoning=self.reasoning + text[known - offset :]) if offset <= known else self
+
+    def begins(self, reasoning: str, text: str) -> bool:
+        """Whether it is the beginning of this reply: of the reasoning all, once the text has begun."""
+        is_so_far = reasoning == self.reasoning if self.text else reasoning.startswith(self.reasoning)
+        return is_so_far and text.startswith(self.text)
+
 
 def with_note(known: StreamedReply | None, event: RunEvent) -> StreamedReply:
-    """The reply behind a note about its text. Notes about an older step or attempt change nothing."""
+    """The reply behind a note about its text or reasoning. Notes about an older step or attempt change nothing."""
     data = event.data
     named = StreamedReply(step=event.step or 0, attempt=data["attempt"])
     if known is not None and named.is_older_than(known):
@@ -71,7 +83,10 @@ def with_note(known: StreamedReply | None, event: RunEvent) -> StreamedReply:
     current = named if known is None or known.is_older_than(named) else known
     if event.kind == "live.reset":
         return current
-    return current.joined(data.get("offset", 0), data.get("text", ""))
+    offset, text = data.get("offset", 0), data.get("text", "")
+    if event.kind == "live.reasoning":
+        return current.reasoned(offset, text)
+    return current.reasoned(0, data.get("reasoning", "")).joined(offset, text)
 
 
 class TurnFold:
@@ -112,6 +127,7 @@ class TurnFold:
         self._notes: dict[str, Callable[[RunEvent], Moments]] = {
             "turn.queued": self._queue,
             "live.delta": self._stream,
+            "live.reasoning": self._stream,
             "live.snapshot": self._stream,
             "live.reset": self._stream,
             "tool.started": self._begin_call,
@@ -178,28 +194,29 @@ class TurnFold:
             if shown is None or shown.step != streamed.step:
                 yield StepStarted(step=streamed.step)
             shown = StreamedReply(step=streamed.step, attempt=streamed.attempt)
-        self._shown = streamed
-        if rest := streamed.text[len(shown.text) :]:
-            yield TextGrown(step=streamed.step, attempt=streamed.attempt, text=rest)
+        # Reasoning that comes when its text has begun is late, and shown when the reply is on record.
+        self._shown = replace(streamed, reasoning=shown.reasoning) if shown.text else streamed
+        yield from _growth(shown, self._shown)
 
     def _awaits_results(self) -> bool:
         in_question = set(self._questions.values())
         return any(call not in in_question for call in self._unsettled)
 
     def _drop(self) -> Moments:
-        if self._shown is not None and self._shown.text:
+        if self._shown is not None and (self._shown.text or self._shown.reasoning):
             yield TextDropped(step=self._shown.step, attempt=self._shown.attempt)
         self._shown = None
 
     def _reply(self, event: RunEvent) -> Moments:
         data, step = event.data, event.step or 0
+        text, reasoning = data.get("text") or "", data.get("reasoning") or ""
         calls = tuple(
             CallAsked(id=call["id"], tool=call["tool"], arguments=call.get("arguments") or {})
             for call in data.get("calls", ())
         )
-        yield from self._complete(step, data.get("text") or "")
+        yield from self._complete(step, reasoning, text)
         yield Replied(
-            step=step, text=data.get("text") or "", calls=calls, model=data.get("model") or "",
+            step=step, text=text, reasoning=reasoning, calls=calls, model=data.get("model") or "",
             stop=data.get("stop") or "unknown", usage=_usage(data), at=_at(event), seconds=data.get("seconds"),
             is_plan=event.kind == "plan.made",
         )  # fmt: skip
@@ -212,18 +229,17 @@ class TurnFold:
         yield from self._feed_early()
         yield from self._show()
 
-    def _complete(self, step: int, text: str) -> Moments:
+    def _complete(self, step: int, reasoning: str, text: str) -> Moments:
         """So that what has grown of this step is the text of its reply. What has grown of another step was not."""
         shown = self._shown
         if shown is None or shown.step != step:
             yield from self._drop()
             yield StepStarted(step=step)
             shown = StreamedReply(step=step, attempt=0)
-        elif not text.startswith(shown.text):
+        elif not shown.begins(reasoning, text):
             yield from self._drop()
             shown = StreamedReply(step=step, attempt=shown.attempt + 1)
-        if rest := text[len(shown.text) :]:
-            yield TextGrown(step=step, attempt=shown.attempt, text=rest)
+        yield from _growth(shown, replace(shown, reasoning=reasoning, text=text))
         self._shown = None
         if self._streamed is not None and self._streamed.step <= step:
             self._streamed = None
@@ -361,6 +377,13 @@ class TurnFold:
             yield from self._notes[event.kind](event)
         if self._streamed is not None:
             yield from self._show()
+
+
+def _growth(before: StreamedReply, after: StreamedReply) -> Moments:
+    if rest := after.reasoning[len(before.reasoning) :]:
+        yield ReasoningGrown(step=after.step, attempt=after.attempt, text=rest)
+    if rest := after.text[len(before.text) :]:
+        yield TextGrown(step=after.step, attempt=after.attempt, text=rest)
 
 
 def _question(data: Mapping[str, Any]) -> QuestionAsked:

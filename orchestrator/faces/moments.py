@@ -3,7 +3,8 @@
 The fold (`fold.py`) makes them of run events, in one order, with these promises. A face relies on them and checks none:
 
 - `Started` comes before anything but `Queued`; `Waiting` or `TurnEnded` comes last, and there is exactly one of them.
-- The texts of `TextGrown` since the last `TextDropped` of a step are the text of its `Replied`, always.
+- The texts of `TextGrown` since the last `TextDropped` of a step are the text of its `Replied`, always; those of
+  `ReasoningGrown` are its reasoning, and come before.
 - A call is `CallAsked` in its `Replied` before anything else is said of it, and is `CallSettled` once.
 - A sub-agent is `SubAgentStarted` before one of its questions, or of its own sub-agents, is in a `Waiting`.
 - What a worker that died had sent of a reply is dropped by `TextDropped` before another attempt grows.
@@ -52,6 +53,13 @@ class StepStarted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReasoningGrown:
+    step: int
+    attempt: int
+    text: str  # to append
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TextGrown:
     step: int
     attempt: int
@@ -60,7 +68,7 @@ class TextGrown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextDropped:
-    """All text of this step so far is void; another attempt follows, or none."""
+    """All text and reasoning of this step so far is void; another attempt follows, or none."""
 
     step: int
     attempt: int  # that was dropped
@@ -85,6 +93,7 @@ class Replied:
     usage: Usage
     at: datetime
     seconds: float | None = None
+    reasoning: str = ""
     is_plan: bool = False  # of a planner: not part of the conversation
 
 
@@ -225,6 +234,7 @@ TurnMoment = (
     Queued
     | Started
     | StepStarted
+    | ReasoningGrown
     | TextGrown
     | TextDropped
     | Replied

@@ -4,7 +4,8 @@ Calls of a round end in the order in which the model asked for them, so that eve
 (`openai_sequence.py` says why that is needed).
 
 The text of a worker that died is an item that ends `incomplete`; the next attempt is an item of its own. What is not
-committed is not in the `output` of the response.
+committed is not in the `output` of the response. Reasoning is an item before its text, with the words of the model as
+its only summary; it ends when the text begins, which is before it is committed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from chordage.orchestrator.faces.moments import (
     CallSettled,
     QuestionAsked,
     Queued,
+    ReasoningGrown,
     Replied,
     RoundSettled,
     Started,
@@ -36,11 +38,13 @@ from chordage.orchestrator.faces.openai_sequence import (
     LATER,
     REPLIED,
     SETTLED,
-    TEXT,
     ReadersPlace,
     SequencePlace,
+    behind_reasoning,
     broken_off,
     checksum,
+    of_reasoning,
+    of_text,
 )
 
 CUT_SHORT = {  # by the disposition of the turn, or by the code of its end
@@ -105,6 +109,8 @@ class ResponseFace(Face):
     _step: int = 0  # of the last fact
     _later: int = 0  # items that came behind their round
     _text: _OpenText | None = None
+    _reasoning: _OpenText | None = None
+    _has_ended: bool = False  # the item of the reasoning is done, and is not on record yet
     _lost: dict[int, int] = field(default_factory=dict)  # how many texts were dropped, by step
     _calls: dict[str, CallAsked] = field(default_factory=dict)
     _round: list[str] = field(default_factory=list)  # calls of the last reply, in its order
@@ -162,7 +168,8 @@ class ResponseFace(Face):
     def _resume(self, _moment: TurnMoment) -> Events:
         """What came before the decisions was in the response before this one."""
         self.output, self._index, self.number = [], 0, SequencePlace(0).number
-        self._text, self._open, self._hidden, self._shown = None, {}, (), set()
+        self._text, self._reasoning, self._open, self._hidden, self._shown = None, None, {}, (), set()
+        self._has_ended = False
         yield self._event("response.in_progress", SequencePlace(0, 0, 2), response=self.response())
 
     def _events(self, moment: TurnMoment) -> Events:
@@ -185,14 +192,40 @@ class ResponseFace(Face):
 
     # Text.
 
+    def _reason(self, moment: ReasoningGrown) -> Events:
+        reasoning = self._reasoning
+        if reasoning is None:
+            place = of_reasoning(moment.step, self._lost.get(moment.step, 0))
+            reasoning = self._reasoning = self._begin("rs", place)
+            item = {"id": reasoning.id, "type": "reasoning", "status": "in_progress", "summary": []}
+            yield self._item("added", place, item, reasoning.index)
+            yield self._of_reasoning("response.reasoning_summary_part.added", place.plus(1), part=_summary(""))
+        place = reasoning.grow(moment.text)
+        yield self._of_reasoning("response.reasoning_summary_text.delta", place, delta=moment.text)
+
+    def _end_reasoning(self) -> Events:
+        """Its item goes into the output with the reply."""
+        reasoning = self._reasoning
+        if reasoning is None or self._has_ended:
+            return
+        self._has_ended = True
+        place, part = behind_reasoning(reasoning.place, reasoning.checksum), _summary(reasoning.text)
+        yield self._of_reasoning("response.reasoning_summary_text.done", place, text=reasoning.text)
+        yield self._of_reasoning("response.reasoning_summary_part.done", place.plus(1), part=part)
+        yield self._item("done", place.plus(2), _reasoning_item(reasoning, "completed"), reasoning.index)
+
+    def _begin(self, prefix: str, place: SequencePlace, seed: int = 0) -> _OpenText:
+        lost, self._index = self._lost.get(place.step, 0), self._index + 1
+        item_id = f"{prefix}_{self._own['run']}_{place.step}" + (f"_{lost}" if lost else "")
+        return _OpenText(id=item_id, index=self._index - 1, place=place, checksum=seed)
+
     def _grow(self, moment: TextGrown) -> Events:
+        yield from self._end_reasoning()
         text = self._text
         if text is None:
-            lost = self._lost.get(moment.step, 0)
-            item_id = f"msg_{self._own['run']}_{moment.step}" + (f"_{lost}" if lost else "")
-            place = SequencePlace(moment.step, min(TEXT + lost, REPLIED - 1))
-            text = self._text = _OpenText(id=item_id, index=self._index, place=place)
-            self._index += 1
+            seed = 0 if self._reasoning is None else self._reasoning.checksum
+            place = of_text(moment.step, self._lost.get(moment.step, 0), seed)
+            text = self._text = self._begin("msg", place, seed)
             item = _message(text, "in_progress") | {"content": []}
             yield self._item("added", place, item, text.index)
             yield self._of_text("response.content_part.added", place.plus(1), part=_part(""))
@@ -200,9 +233,14 @@ class ResponseFace(Face):
         yield self._of_text("response.output_text.delta", place, delta=moment.text, logprobs=[])
 
     def _drop(self, _moment: TurnMoment) -> Events:
-        text, self._text = self._text, None
+        text, reasoning, has_ended = self._text, self._reasoning, self._has_ended
+        self._text, self._reasoning, self._has_ended = None, None, False
+        if (begun := text or reasoning) is not None:
+            self._lost[begun.place.step] = self._lost.get(begun.place.step, 0) + 1
+        if reasoning is not None and not has_ended:
+            end = reasoning.place._replace(at=LAST)
+            yield self._item("done", end, _reasoning_item(reasoning, "incomplete"), reasoning.index)
         if text is not None:
-            self._lost[text.place.step] = self._lost.get(text.place.step, 0) + 1
             end = text.place._replace(at=LAST)
             yield self._item("done", end, _message(text, "incomplete"), text.index)
 
@@ -211,7 +249,11 @@ class ResponseFace(Face):
         text, place = self._text, SequencePlace(moment.step, REPLIED)
         if moment.is_plan:
             yield from self._drop(moment)
-        elif text is not None:
+        elif self._reasoning is not None:
+            yield from self._end_reasoning()
+            self.output.append(_reasoning_item(self._reasoning, "completed"))
+            self._reasoning, self._has_ended = None, False
+        if text is not None and not moment.is_plan:
             message = _message(text, "completed") | {"phase": "commentary" if moment.calls else "final_answer"}
             yield self._of_text("response.output_text.done", place, text=text.text, logprobs=[])
             yield self._of_text("response.content_part.done", place.plus(1), part=_part(text.text))
@@ -370,6 +412,11 @@ class ResponseFace(Face):
         at = {"item_id": self._text.id, "output_index": self._text.index, "content_index": 0}
         return self._event(kind, place, **at, **values)
 
+    def _of_reasoning(self, kind: str, place: SequencePlace, **values: Any) -> Wire:
+        assert self._reasoning is not None
+        at = {"item_id": self._reasoning.id, "output_index": self._reasoning.index, "summary_index": 0}
+        return self._event(kind, place, **at, **values)
+
     def _of_call(self, call_id: str, kind: str, place: SequencePlace, **values: Any) -> Wire:
         at = {"item_id": self._call(call_id, "")["id"], "output_index": self._open[call_id]}
         return self._event(kind, place, **at, **values)
@@ -384,7 +431,7 @@ class ResponseFace(Face):
         }  # fmt: skip
 
     TABLE: ClassVar[Table] = {
-        Queued: _queue, Started: _start, TextGrown: _grow, TextDropped: _drop, Replied: _reply,
+        Queued: _queue, Started: _start, ReasoningGrown: _reason, TextGrown: _grow, TextDropped: _drop, Replied: _reply,
         QuestionAsked: _question, CallSettled: _settle, RoundSettled: _end_round, Waiting: _wait, TurnEnded: _end,
     }  # fmt: skip
 
@@ -426,6 +473,14 @@ def _message(text: _OpenText, status: str) -> Wire:
 
 def _part(text: str) -> Wire:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _reasoning_item(reasoning: _OpenText, status: str) -> Wire:
+    return {"id": reasoning.id, "type": "reasoning", "status": status, "summary": [_summary(reasoning.text)]}
+
+
+def _summary(text: str) -> Wire:
+    return {"type": "summary_text", "text": text}
 
 
 def _tool_error(result: CallSettled) -> Wire:

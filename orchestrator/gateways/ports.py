@@ -44,10 +44,12 @@ class Models(Protocol):
         abort: Abort,
         on_delta: Callable[[str], None] | None = None,
         on_reset: Callable[[], None] | None = None,
+        on_reasoning: Callable[[str], None] | None = None,
     ) -> Reply:
         """One model call with its retries and fallbacks. Raises ModelFailed, Aborted, HandedOver, OutOfTime.
 
-        `on_delta` gets the text as it comes. `on_reset`: the reply starts again, so all text so far is void.
+        `on_delta` gets the text as it comes, and before it `on_reasoning` what the model reasons. `on_reset`: the reply
+        starts again, so all of both is void.
         """
         ...
 
@@ -284,7 +286,8 @@ class Events(Protocol):
     """Live events for watchers. They may be lost; the journal has the truth.
 
     A `model.delta` has step, attempt, offset, text, and `so_far`: a function from the end of the piece to all of the
-    text up to there, for a watcher that has not seen what came before.
+    text up to there, for a watcher that has not seen what came before. So has a `model.reasoning`. Where there was
+    reasoning before a text, its deltas have `thought` too: a function that returns all of it.
     """
 
     def emit(self, run_id: str, kind: str, **data: Any) -> None: ...

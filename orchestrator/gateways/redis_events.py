@@ -8,9 +8,9 @@ Events of a run are sent only while it is watched. Watchers say so in a sorted s
 reads it once a second at most. So an event costs nothing while it is not watched, and a watcher may miss those of its
 first second: it reads what was before from the database, as it has to anyway.
 
-Only the text of a reply that is still being made is nowhere else. So a piece of it that does not continue what was sent
-is sent with all that comes before it: the first after a run began to be watched, the first after Redis was away, and
-one in `WHOLE_EVERY`, because a stream keeps its last entries only.
+Only the text of a reply that is still being made, and the reasoning before it, are nowhere else. So a piece that does
+not continue what was sent is sent with all that comes before it: the first of a text, the first after a run began to be
+watched, the first after Redis was away, and one in `WHOLE_EVERY`, because a stream keeps its last entries only.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ AT_ONCE = 500
 FOR_ALL = frozenset({"run.started", "run.finished"})
 READ_WATCHERS_EVERY = 1.0  # seconds
 WHOLE_EVERY = 200  # pieces of a text
+_PIECES = frozenset({"model.delta", "model.reasoning"})
 EVERY_RUN = "*"  # what a watcher of the whole fleet watches
 
 # KEYS: the fleet's stream, those of runs. ARGV: entries as one JSON text, each the number of its key and its values;
@@ -65,7 +66,7 @@ _Event = tuple[str, str, dict[str, Any]]  # run, kind, data
 class _SentText:
     """What was sent of the reply that a run is making."""
 
-    of: tuple[int, int]  # the step and the attempt
+    of: tuple[str, int, int]  # the kind, the step and the attempt
     length: int
     pieces: int = 0  # since all of it was sent
 
@@ -188,7 +189,7 @@ class RedisEvents:
         for_all = FOR_ALL if self._watched.has(EVERY_RUN) else frozenset()
         entries = []
         for run_id, kind, data in news:
-            shown = self._continued(run_id, data) if kind == "model.delta" else data
+            shown = self._continued(run_id, kind, data) if kind in _PIECES else data
             if kind == "model.replied":
                 self._sent.pop(run_id, None)
             values = _values(run_id, kind, shown, self._cipher)
@@ -202,19 +203,20 @@ class RedisEvents:
         finally:
             self._forget_others(frozenset(runs))
 
-    def _continued(self, run_id: str, data: dict[str, Any]) -> dict[str, Any]:
-        """A piece of a text, or all of it where the piece alone would leave a gap."""
-        so_far = data.get("so_far")
-        piece = {name: value for name, value in data.items() if name != "so_far"}
+    def _continued(self, run_id: str, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        """A piece of a text; where it would leave a gap, all of the text, with the reasoning before it."""
+        so_far, thought = data.get("so_far"), data.get("thought")
+        piece = {name: value for name, value in data.items() if name not in {"so_far", "thought"}}
         if so_far is None:
             return piece
-        of, offset, end = (data["step"], data["attempt"]), data["offset"], data["offset"] + len(data["text"])
+        of, offset, end = (kind, data["step"], data["attempt"]), data["offset"], data["offset"] + len(data["text"])
         known = self._sent.get(run_id)
         if known is not None and known.of == of and known.length == offset and known.pieces < WHOLE_EVERY:
             known.length, known.pieces = end, known.pieces + 1
             return piece
         self._sent[run_id] = _SentText(of=of, length=end)
-        return {**piece, "offset": 0, "text": so_far(end)}
+        before = {} if thought is None else {"reasoning": thought()}
+        return {**piece, "offset": 0, "text": so_far(end), **before}
 
     def _forget_others(self, sent: frozenset[str]) -> None:
         """Of runs that are not watched any more, or have ended, nothing is kept."""
@@ -269,7 +271,7 @@ def _text(name: bytes | str) -> str:
 
 
 def _values(run_id: str, kind: str, data: dict[str, Any], cipher: Cipher | None) -> list[str]:
-    fact = str(int(kind not in {"model.delta", "model.reset"}))
+    fact = str(int(kind not in {*_PIECES, "model.reset"}))
     text = encrypt_json(cipher, json.dumps(data, default=str), live_context(run_id))
     return ["kind", kind, "run", run_id, "fact", fact, "data", text]
 

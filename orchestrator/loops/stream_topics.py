@@ -42,9 +42,9 @@ LOOK_AT_CHILDREN = 1.0  # at a run that waits for sub-agents: their questions ar
 LOOK_BEHIND = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # where facts are on record and not on the bus yet
 MOST_HELD = 2_000  # notes that wait for their facts
 MOST_PAGES = 5  # of facts at one look
-_TEXT = frozenset({"live.delta", "live.reset"})
+_TEXT = frozenset({"live.delta", "live.reasoning", "live.reset"})
 _OF_CALLS = frozenset({"tool.started", "tool.progress"})
-_SHOWN_AS = {"model.delta": "live.delta", "model.reset": "live.reset"}
+_SHOWN_AS = {"model.delta": "live.delta", "model.reasoning": "live.reasoning", "model.reset": "live.reset"}
 
 T = TypeVar("T")
 ReadPage = Callable[[Position, int], EventPage]  # of the facts behind a position, up to a row
@@ -200,7 +200,7 @@ class Topic:
 
     def shown_now(self) -> list[RunEvent]:
         """What a follower has to know besides the facts."""
-        text = [] if self._streamed is None else [_of_text("live.snapshot", self._streamed, self._streamed.text)]
+        text = [] if self._streamed is None else [_snapshot(self._streamed)]
         return [*self._results.values(), *text, *([self._waiting] if self._waiting is not None else [])]
 
     async def _look_for_ever(self) -> None:
@@ -341,6 +341,8 @@ class Topic:
             if before is not None and before.step == after.step:
                 self._put(_of_text("live.reset", after))
             before = StreamedReply(step=after.step, attempt=after.attempt)
+        if rest := after.reasoning[len(before.reasoning) :]:
+            self._put(_of_text("live.reasoning", after, rest, offset=len(before.reasoning)))
         if rest := after.text[len(before.text) :]:
             self._put(_of_text("live.delta", after, rest, offset=len(before.text)))
 
@@ -358,8 +360,13 @@ def _of_text(kind: str, streamed: StreamedReply, text: str | None = None, **data
     )  # fmt: skip
 
 
+def _snapshot(streamed: StreamedReply) -> RunEvent:
+    reasoning = {"reasoning": streamed.reasoning} if streamed.reasoning else {}
+    return _of_text("live.snapshot", streamed, streamed.text, **reasoning)
+
+
 def _size(event: RunEvent) -> int:
     """Of what is sent of it, more or less."""
-    if event.kind == "live.delta":
+    if event.kind in {"live.delta", "live.reasoning"}:
         return 100 + len(event.data["text"])
     return 200 + len(json.dumps(event.data, default=str))

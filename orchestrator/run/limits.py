@@ -55,6 +55,7 @@ class PartialReply:
     """What is kept of a model call that was given up."""
 
     text: str = ""
+    reasoning: str = ""  # kept with a text alone
     attempts: tuple[Attempt, ...] = ()
     details: Mapping[str, Any] | None = None  # what the end of the run says of its plans
 
@@ -129,7 +130,10 @@ def _end(unit: Unit, claim: RunClaim, ending: Ending, partial: PartialReply) -> 
     endings.close_open_calls(unit, run, code="run_ended", content=CALL_CLOSED)
     rows = checkpoints.of_round(unit, run)
     if partial.text:
-        cut = Reply(text=partial.text, asks=(), stop=StopReason.UNKNOWN, model="", attempts=partial.attempts)
+        cut = Reply(
+            text=partial.text, reasoning=partial.reasoning, asks=(), stop=StopReason.UNKNOWN, model="",
+            attempts=partial.attempts,
+        )  # fmt: skip
         body = {**body_of(cut), "worker": unit.rt.worker}
         if claim.digest:
             body["agent_digest"] = claim.digest

@@ -344,6 +344,8 @@ class StreamedText:
         self._step = step
         self._pieces: list[str] = []
         self._length = 0
+        self._thoughts: list[str] = []
+        self._thought = 0  # characters
         self._resets = 0
         self._rt, self._run = rt, run
         self.details: Mapping[str, Any] | None = None
@@ -358,23 +360,34 @@ class StreamedText:
         return self._first_attempt + self._resets
 
     def add(self, text: str) -> None:
-        pieces, offset = self._pieces, self._length
+        pieces, offset, thoughts = self._pieces, self._length, self._thoughts
         pieces.append(text)
         self._length += len(text)
         self._emit(
             "model.delta", step=self._step, attempt=self._attempt, offset=offset, text=text,
-            so_far=lambda end: "".join(pieces)[:end],
+            so_far=lambda end: "".join(pieces)[:end], **({"thought": lambda: "".join(thoughts)} if thoughts else {}),
+        )  # fmt: skip
+
+    def think(self, text: str) -> None:
+        """Before the text: none is added behind its first piece."""
+        thoughts, offset = self._thoughts, self._thought
+        thoughts.append(text)
+        self._thought += len(text)
+        self._emit(
+            "model.reasoning", step=self._step, attempt=self._attempt, offset=offset, text=text,
+            so_far=lambda end: "".join(thoughts)[:end],
         )  # fmt: skip
 
     def reset(self) -> None:
         """The reply is begun again: watchers drop what they were shown of this step."""
         self._pieces, self._length = [], 0
+        self._thoughts, self._thought = [], 0
         self._resets += 1
         self._emit("model.reset", step=self._step, attempt=self._attempt)
 
     def partial(self, attempts: Sequence[Attempt]) -> PartialReply:
-        text = clean_text("".join(self._pieces))
-        return PartialReply(text=text, attempts=tuple(attempts), details=self.details)
+        text, reasoning = clean_text("".join(self._pieces)), clean_text("".join(self._thoughts))
+        return PartialReply(text=text, reasoning=reasoning, attempts=tuple(attempts), details=self.details)
 
 
 def _ask(
@@ -391,7 +404,9 @@ def _ask(
     try:
         if prepared.planner is not None:
             return planning.ask_planner(rt, request.agent, prepared.planner, work)
-        reply = rt.models.complete(request.agent, prepared.prompt, abort=work, on_delta=text.add, on_reset=text.reset)
+        reply = rt.models.complete(
+            request.agent, prepared.prompt, abort=work, on_delta=text.add, on_reset=text.reset, on_reasoning=text.think
+        )
     except ModelFailed as error:
         _inform_of_failure(rt, request.session, error)
         raise

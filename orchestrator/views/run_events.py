@@ -339,7 +339,7 @@ class _Enriched:
         asked = {"calls": [_asked_for(row, body, fact.at) for row in calls]}
         attempts = body.get("attempts") or ()
         seconds = round(sum(attempt["seconds"] or 0 for attempt in attempts), 3) if attempts else None
-        names = ("text", "usage", "model", "stop", "worker", "ends", "commands")
+        names = ("text", "reasoning", "usage", "model", "stop", "worker", "ends", "commands")
         return {**{name: body[name] for name in names if name in body}, **asked, "seconds": seconds}
 
     def _children(self, call_ids: Collection[str], at: datetime) -> list[dict[str, Any]]:

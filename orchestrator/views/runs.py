@@ -80,6 +80,7 @@ class InferenceStep(RunStep):
     model: str | None = None
     stop: StopReason | None = None
     text: str | None = None
+    reasoning: str | None = None  # what the model wrote for itself before its text
     asks: int = 0  # how many calls the reply asked for
     attempts: tuple[AttemptView, ...]
     usage: Usage

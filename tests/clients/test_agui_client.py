@@ -13,7 +13,7 @@ from chordage.orchestrator.faces.moments import Replied, StepStarted, TextGrown
 from chordage.workers.bootstrap import runtime_from
 from support import agui_order
 from support.face_server import RecordedStreams, server_of, write_room
-from support.moments import Script, any_script, transcript
+from support.moments import Script, any_script, reasoned, transcript
 from support.node_clients import play
 from support.web_server import served
 
@@ -202,3 +202,4 @@ def test_any_turn_ends_as_the_conversation_that_its_moments_tell(chat, streams, 
     for (text, moments), result in zip(scripts.items(), results, strict=True):
         assert result["runs"][0].get("error") is None, text
         assert spoken(result)[1:] == transcript(moments), text
+        assert agui_order.reasoned(result["messages"]) == reasoned(moments), text

@@ -12,7 +12,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.faces.moments import CallSettled, MessageTaken, Replied, TextDropped
 from chordage.workers.bootstrap import runtime_from
 from support.face_server import RecordedStreams, server_of, write_room
-from support.moments import Script, any_script
+from support.moments import Script, any_script, reasoned
 from support.node_clients import play
 from support.web_server import served
 
@@ -55,8 +55,8 @@ def tools(message: dict[str, Any]) -> list[tuple[str, str, Any]]:
     return [(part["toolName"], part["state"], part.get("output", part.get("errorText"))) for part in parts]
 
 
-def texts(message: dict[str, Any]) -> list[str]:
-    return [part["text"] for part in message["parts"] if part["type"] == "text"]
+def texts(message: dict[str, Any], kind: str = "text") -> list[str]:
+    return [part["text"] for part in message["parts"] if part["type"] == kind]
 
 
 def test_conversation_with_parallel_calls_and_an_approval(chat, rt):
@@ -196,6 +196,7 @@ def test_any_turn_ends_as_the_message_that_its_moments_tell(chat, streams):
         compared += 1
         (message,) = result["messages"][1:]
         assert texts(message) == said_by(moments), text
+        assert texts(message, "reasoning") == reasoned(moments), text
         assert {part["toolCallId"]: results_in(part) for part in message["parts"] if "toolCallId" in part} == {
             one.id: one.content for one in moments if isinstance(one, CallSettled)
         }, text

@@ -23,6 +23,7 @@ from support.openai_moments import (
     replied,
     settled,
     started,
+    thought,
     waiting,
 )
 from support.openai_server import AGENTS, ScriptedEngine, openai_server, without_a_database  # noqa: F401
@@ -148,6 +149,44 @@ def test_a_client_that_was_cut_off_goes_on_in_the_middle_of_a_text(client: opena
 
     assert [event.delta for event in rest if event.type == "response.output_text.delta"] == ["lo, world"]
     assert rest[-1].type == "response.completed"
+
+
+REASONED = [
+    started(), thought("So "), thought("it is."), grown("Hel"), grown("lo"), replied("Hello", reasoning="So it is."),
+    ended("Hello"),
+]  # fmt: skip
+
+
+def test_reasoning_is_an_item_before_its_message(client: openai.OpenAI, engine: ScriptedEngine):
+    engine.scripts = [REASONED, plain("Good")]
+    with client.responses.stream(model="ada", input="hello") as stream:
+        deltas = [event.delta for event in stream if event.type == "response.reasoning_summary_text.delta"]
+        response = stream.get_final_response()
+
+    assert deltas == ["So ", "it is."]
+    assert [item.type for item in response.output] == ["reasoning", "message"]
+    assert response.output[0].summary[0].text == "So it is."
+    said = [{"role": "user", "content": "hello"}, *response.output, {"role": "user", "content": "and now?"}]
+    assert client.responses.create(model="ada", input=said).output_text == "Good"
+    assert "So it is." not in engine.requests[1].message.text
+
+
+def test_a_client_that_was_cut_off_anywhere_goes_on_behind_it(client: openai.OpenAI, engine: ScriptedEngine):
+    engine.scripts = [REASONED]
+    whole = list(client.responses.create(model="ada", input="hello", stream=True))
+    response_id = whole[0].response.id
+    for place, event in enumerate(whole[:-1], 1):
+        rest = client.responses.retrieve(response_id, stream=True, starting_after=event.sequence_number)
+        assert [each.sequence_number for each in rest] == [each.sequence_number for each in whole[place:]]
+
+
+def test_a_chat_completion_has_no_reasoning(client: openai.OpenAI, engine: ScriptedEngine):
+    engine.scripts = [REASONED]
+    stream = client.chat.completions.create(model="ada", messages=[{"role": "user", "content": "hi"}], stream=True)
+    said = [chunk.choices[0].delta for chunk in stream if chunk.choices]
+
+    assert "".join(delta.content or "" for delta in said) == "Hello"
+    assert "So it is" not in repr(said)
 
 
 def test_the_stream_helper_goes_on_by_reading_all_of_it_again(client: openai.OpenAI, engine: ScriptedEngine):

@@ -20,7 +20,7 @@ class Streaming:
     def __init__(self, inner) -> None:
         self._inner = inner
 
-    def complete(self, agent, prompt: Prompt, *, abort, on_delta=None, on_reset=None) -> Reply:
+    def complete(self, agent, prompt: Prompt, *, abort, on_delta=None, on_reset=None, on_reasoning=None) -> Reply:
         reply: Reply = self._inner.complete(agent, prompt, abort=abort)
         for word in reply.text.split():
             on_delta(word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,10 @@ def counts(world: World) -> dict[str, int]:
 
 def test_no_field_of_a_thread_keeps_what_was_written(world: World) -> None:
     filled(world)
+    world.models.script = lambda prompt: replace(spoken("aye"), reasoning=CANARY)
+    world.submit("more")
+    world.run_dry()
+    assert any("'reasoning': 'canary" in row for row in found(world))
     planted = plant(world)
     of_turns = schema.CONTENTS.keys() - OF_NO_THREAD
     assert {f"{table}.{name}" for table in of_turns for name in schema.CONTENTS[table]} <= planted

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.errors import ModelFailed, NotFound
 from chordage.orchestrator.core.model import Attempt, Fault
 from chordage.orchestrator.views import spans
 from support.busy_thread import a_round_then_user_texts, in_the_first_call, steer
+from support.fakes import spoken
 from support.family import Lines, ask, by_agent, settle_in
 from support.questions import approve, asks_once
 from support.span_truth import SpanDict, check_trace, spans_in, trace_of
@@ -98,6 +99,16 @@ def test_contents_are_there_when_they_are_asked_for_and_only_then(world: World) 
         assert word not in json.dumps(without), word
         assert word in json.dumps(with_them), word
     assert [span["spanId"] for span in without] == [span["spanId"] for span in with_them]
+
+
+def test_reasoning_is_a_part_of_its_reply_where_contents_are_asked_for(world: World) -> None:
+    world.models.script = lambda _: replace(spoken("aye"), reasoning=SECRET)
+    turn = answered(world)
+    reply = next(span.of["gen_ai.output.messages"] for span in trace(world, turn, contents=True) if span["kind"] == 3)
+
+    assert [part["type"] for part in json.loads(reply)[0]["parts"]] == ["reasoning", "text"]
+    assert SECRET in reply
+    assert SECRET not in json.dumps(trace(world, turn))
 
 
 def test_wait_for_a_decision_is_a_span_in_its_call(world: World) -> None:

@@ -50,6 +50,7 @@ WAYS = {
 def test_interrupted_model_call_keeps_its_partial_text(world, of_agent, of_turn):
     change_agent(world, **of_agent)
     world.models.script = lambda _: spoken("the whole answer")
+    world.models.thinks = lambda on_reasoning: on_reasoning("so")
     world.models.streams = lambda on_delta, _: [on_delta(word) for word in ("the ", "whole ")]
     slow_model(world, 10)
     turn = play(world, **of_turn, reply_target={"channel": "me"})
@@ -57,6 +58,8 @@ def test_interrupted_model_call_keeps_its_partial_text(world, of_agent, of_turn)
     assert (*ended(turn), turn.answer) == (*TIMED_OUT, "the whole ")
     assert world.row("outbox")["body"]["code"] == "timeout"
     assert world.row("outbox")["body"]["text"] == "the whole "
+    replies = [row["body"] for row in world.rows("journal") if row["kind"] == "AssistantTurnCommitted"]
+    assert [(body["text"], body["reasoning"]) for body in replies] == [("the whole ", "so")]
     check_all(world.store)
 
 

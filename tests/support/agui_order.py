@@ -9,12 +9,16 @@ from typing import Any
 ENDS = {"RUN_FINISHED", "RUN_ERROR"}
 OPENS = {
     "TEXT_MESSAGE_START": "messageId", "TOOL_CALL_START": "toolCallId", "STEP_STARTED": "stepName",
-    "SUBAGENT_STARTED": "subagentRunId",
+    "SUBAGENT_STARTED": "subagentRunId", "REASONING_MESSAGE_START": "messageId",
 }  # fmt: skip
-USES = {"TEXT_MESSAGE_CONTENT": "messageId", "TOOL_CALL_ARGS": "toolCallId"}
+USES = {
+    "TEXT_MESSAGE_CONTENT": "messageId", "TOOL_CALL_ARGS": "toolCallId", "REASONING_MESSAGE_CONTENT": "messageId",
+}  # fmt: skip
+SPANS = {"REASONING_START": True, "REASONING_END": False}  # around a message of reasoning
 CLOSES = {
     "TEXT_MESSAGE_END": "messageId", "TOOL_CALL_END": "toolCallId", "STEP_FINISHED": "stepName",
     "SUBAGENT_FINISHED": "subagentRunId", "SUBAGENT_ERROR": "subagentRunId",
+    "REASONING_MESSAGE_END": "messageId",
 }  # fmt: skip
 
 
@@ -22,6 +26,7 @@ def check(events: Iterable[Mapping[str, Any]]) -> None:
     events = list(events)
     opened: set[tuple[str, str]] = set()
     sub_agents: set[str] = set()  # of this run, at work or not
+    span: str | None = None
     assert events[0]["type"] == "RUN_STARTED"
     assert [event["type"] for event in events if event["type"] in ENDS] == [events[-1]["type"]], "one end, at the end"
     for event in events:
@@ -34,8 +39,15 @@ def check(events: Iterable[Mapping[str, Any]]) -> None:
             opened.add((OPENS[kind], event[OPENS[kind]]))
         if kind in CLOSES:
             opened.remove((CLOSES[kind], event[CLOSES[kind]]))
-        if kind == "TEXT_MESSAGE_CONTENT":
+        if kind in {"TEXT_MESSAGE_CONTENT", "REASONING_MESSAGE_CONTENT"}:
             assert event["delta"]
+        if kind in SPANS:
+            assert span == (None if SPANS[kind] else event["messageId"])
+            span = event["messageId"] if SPANS[kind] else None
+        if kind.startswith("TEXT_MESSAGE"):
+            assert span is None, "reasoning ends before the text begins"
+        if kind.startswith("REASONING_MESSAGE"):
+            assert span == event["messageId"]
         if kind == "SUBAGENT_STARTED":
             assert event["name"]
             assert event["subagentRunId"] not in sub_agents, "an id is used once in a run"
@@ -45,6 +57,7 @@ def check(events: Iterable[Mapping[str, Any]]) -> None:
             askers = {interrupt.get("subagentRunId") for interrupt in event["outcome"].get("interrupts", ())}
             assert askers <= {None, *sub_agents}, "the sub-agent of a question is named before"
             assert not opened
+            assert span is None
             assert event["outcome"]["type"] != "interrupt" or event["outcome"]["interrupts"]
 
 
@@ -54,10 +67,10 @@ def messages_of(events: Iterable[Mapping[str, Any]], before: Iterable[Mapping[st
     for event in events:
         by_id = {message["id"]: message for message in messages}
         match event["type"]:
-            case "TEXT_MESSAGE_START":
+            case "TEXT_MESSAGE_START" | "REASONING_MESSAGE_START":
                 if event["messageId"] not in by_id:
                     messages.append({"id": event["messageId"], "role": event["role"], "content": ""})
-            case "TEXT_MESSAGE_CONTENT":
+            case "TEXT_MESSAGE_CONTENT" | "REASONING_MESSAGE_CONTENT":
                 message = by_id[event["messageId"]]
                 message["content"] = message.get("content", "") + event["delta"]
             case "TOOL_CALL_START":
@@ -83,7 +96,11 @@ def messages_of(events: Iterable[Mapping[str, Any]], before: Iterable[Mapping[st
                 result = {"id": event["messageId"], "role": "tool", "toolCallId": event["toolCallId"]}
                 messages.insert(place, {**result, "content": event["content"]})
             case "MESSAGES_SNAPSHOT":
-                messages = [json.loads(json.dumps(message)) for message in event["messages"]]
+                # The clients keep reasoning that a snapshot leaves out, unless it has other reasoning.
+                news = [json.loads(json.dumps(message)) for message in event["messages"]]
+                has_reasoning = any(message["role"] == "reasoning" for message in news)
+                kept = [] if has_reasoning else [one for one in messages if one["role"] == "reasoning"]
+                messages = [*news, *kept]
     return messages
 
 
@@ -106,3 +123,8 @@ def said(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             case "user":
                 spoken.append({"role": "user", "text": message["content"]})
     return spoken
+
+
+def reasoned(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """In the form of `support.moments.reasoned`."""
+    return [message["content"] for message in messages if message["role"] == "reasoning" and message["content"]]

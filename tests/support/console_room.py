@@ -43,6 +43,7 @@ SCRIPT = f"""\
 - when: echo
   tool_calls: [{{name: echo, arguments: {{text: {QUOTED}}}}}, {{name: {QUOTED}, arguments: {{}}}}]
 - when: echo
+  reasoning: {QUOTED}
   text: {QUOTED}
 - when: amount
   tool_calls: [{{name: amount, arguments: {{order: "18"}}}}]

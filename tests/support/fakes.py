@@ -67,13 +67,22 @@ class FakeModels:
     prompts: list[Prompt] = field(default_factory=list)
     agents: list[AgentSpec] = field(default_factory=list)  # for each of them
     before_reply: Callable[[Prompt], None] = lambda prompt: None
+    thinks: Callable[[Any], None] = lambda on_reasoning: None  # what a watcher sees before the text
     streams: Callable[[Any, Any], None] = lambda on_delta, on_reset: None  # what a watcher sees of the reply
 
     def complete(
-        self, agent: AgentSpec, prompt: Prompt, *, abort: Any, on_delta: Any = None, on_reset: Any = None
+        self,
+        agent: AgentSpec,
+        prompt: Prompt,
+        *,
+        abort: Any,
+        on_delta: Any = None,
+        on_reset: Any = None,
+        on_reasoning: Any = None,
     ) -> Reply:
         self.prompts.append(prompt)
         self.agents.append(agent)
+        self.thinks(on_reasoning)
         self.streams(on_delta, on_reset)
         self.before_reply(prompt)
         abort.check()

@@ -65,6 +65,7 @@ class Reader:
         self.facts: list[Sent] = []
         self.notes: list[Sent] = []
         self.texts: dict[int, str] = {}
+        self.reasonings: dict[int, str] = {}
         self.attempts: dict[int, int] = {}
         self.resets = 0
         self.gaps = 0
@@ -87,20 +88,23 @@ class Reader:
         self.facts.append(sent)
         if sent.event == "model.replied":
             self.texts[sent.data["step"]] = sent.data["text"]
+            self.reasonings[sent.data["step"]] = sent.data.get("reasoning", "")
 
     def _read_text(self, kind: str, data: dict[str, Any]) -> None:
         step, attempt = data["step"], data["attempt"]
         match kind:
             case "live.snapshot":
                 self.texts[step], self.attempts[step] = data["text"], attempt
+                self.reasonings[step] = data.get("reasoning", "")
             case "live.reset":
-                self.texts[step], self.attempts[step] = "", attempt
+                self.texts[step], self.reasonings[step], self.attempts[step] = "", "", attempt
                 self.resets += 1
-            case "live.delta":
+            case "live.delta" | "live.reasoning":
+                known = self.texts if kind == "live.delta" else self.reasonings
                 current = self.attempts.setdefault(step, attempt)
-                is_next = attempt == current and data["offset"] == len(self.texts.get(step, ""))
+                is_next = attempt == current and data["offset"] == len(known.get(step, ""))
                 if is_next:
-                    self.texts[step] = self.texts.get(step, "") + data["text"]
+                    known[step] = known.get(step, "") + data["text"]
                 else:
                     self.gaps += 1
 
@@ -109,6 +113,7 @@ def read_on(reader: Reader, client: httpx.Client, path: str, most: int | None = 
     """Until the stream ends, or `most` events have come. Text that was shown before is not known any more."""
     on_record = {sent.data["step"] for sent in reader.facts if sent.event == "model.replied"}
     reader.texts = {step: text for step, text in reader.texts.items() if step in on_record}
+    reader.reasonings = {step: text for step, text in reader.reasonings.items() if step in on_record}
     reader.attempts.clear()
     with following(client, path, reader.last) as events:
         for number, event in enumerate(each for each in events if isinstance(each, Sent)):

@@ -19,6 +19,7 @@ from chordage.orchestrator.faces.moments import (
     QuestionAnswered,
     QuestionAsked,
     Queued,
+    ReasoningGrown,
     Replied,
     RoundSettled,
     Started,
@@ -66,19 +67,27 @@ class Script:
         dropped: str | None = None,
         stop: str = "end",
         is_plan: bool = False,
+        reasoning: Sequence[str] = (),
+        lost_reasoning: str = "",
     ) -> Script:
-        """`dropped`: a worker died when it had sent that much."""
+        """`dropped`: a worker died when it had sent that much, behind `lost_reasoning`."""
         self.step += 1 if self.step == 0 else 2
         self.say(StepStarted(step=self.step))
         attempt = 1
         if dropped is not None:
-            self.say(TextGrown(step=self.step, attempt=1, text=dropped), TextDropped(step=self.step, attempt=1))
+            if lost_reasoning:
+                self.say(ReasoningGrown(step=self.step, attempt=1, text=lost_reasoning))
+            if dropped or not lost_reasoning:
+                self.say(TextGrown(step=self.step, attempt=1, text=dropped))
+            self.say(TextDropped(step=self.step, attempt=1))
             attempt = 2
+        self.say(*(ReasoningGrown(step=self.step, attempt=attempt, text=text) for text in reasoning))
         self.say(*(TextGrown(step=self.step, attempt=attempt, text=text) for text in texts))
         return self.say(
             Replied(
                 step=self.step,
                 text="".join(texts),
+                reasoning="".join(reasoning),
                 calls=tuple(calls),
                 model="scripted:one",
                 stop=stop,
@@ -139,6 +148,12 @@ def transcript(moments: Iterable[TurnMoment]) -> list[dict[str, Any]]:
     return said
 
 
+def reasoned(moments: Iterable[TurnMoment]) -> list[str]:
+    """What is on record of what the model reasoned."""
+    replies = [moment for moment in moments if isinstance(moment, Replied) and not moment.is_plan]
+    return [reply.reasoning for reply in replies if reply.reasoning]
+
+
 @dataclass(kw_only=True)
 class ReplayedStreams:
     """Streams of turns with a script. Each reader gets the moments up to the last Waiting or TurnEnded; an earlier
@@ -163,7 +178,7 @@ class ReplayedStreams:
 
 def any_script(seed: int) -> Script:
     """A turn as it may go: any texts, deaths of workers, parallel calls, questions, steering and ends."""
-    dice = random.Random(seed)
+    dice, minds = random.Random(seed), random.Random(f"minds {seed}")
     script, calls = Script(), 0
     if dice.random() < 0.5:
         script.queued(dice.choice([None, "behind another turn"]))
@@ -178,7 +193,11 @@ def any_script(seed: int) -> Script:
         calls += len(asked)
         dropped = dice.choice([None, None, "half a tex", ""])
         texts = [dice.choice(["", "one ", "two "]) for _ in range(dice.randrange(3))]
-        script.replied(*texts, calls=asked, dropped=dropped, is_plan=not asked and dice.random() < 0.2)
+        script.replied(
+            *texts, calls=asked, dropped=dropped, is_plan=not asked and dice.random() < 0.2,
+            reasoning=minds.choice([(), ("So ",), ("Let me ", "think. ")]),
+            lost_reasoning=minds.choice(["", "", "Half a thou"]),
+        )  # fmt: skip
         _settle(script, asked, dice)
         if dice.random() < 0.2:
             script.say(
@@ -187,10 +206,14 @@ def any_script(seed: int) -> Script:
     if dice.random() < 0.2:
         script.step += 2
         script.say(StepStarted(step=script.step))
+        if minds.random() < 0.5:
+            script.say(ReasoningGrown(step=script.step, attempt=1, text="cu"))
         if dice.random() < 0.5:
             script.say(TextGrown(step=script.step, attempt=1, text="cut"), TextDropped(step=script.step, attempt=1))
+        elif isinstance(script.moments[-1], ReasoningGrown):
+            script.say(TextDropped(step=script.step, attempt=1))
     else:
-        script.replied("It is ", "done.")
+        script.replied("It is ", "done.", reasoning=minds.choice([(), ("It must ", "be so.")]))
     ends = [("answered", "natural_end"), ("answered", "stopped"), ("cancelled", "cancelled"), ("failed", "error")]
     return script.ended(*dice.choice(ends))
 

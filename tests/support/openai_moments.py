@@ -19,6 +19,7 @@ from chordage.orchestrator.faces.moments import (
     QuestionAnswered,
     QuestionAsked,
     Queued,
+    ReasoningGrown,
     Replied,
     RoundSettled,
     Started,
@@ -47,6 +48,10 @@ def grown(text: str, *, step: int = 1, attempt: int = 0) -> TextGrown:
     return TextGrown(step=step, attempt=attempt, text=text)
 
 
+def thought(text: str, *, step: int = 1, attempt: int = 0) -> ReasoningGrown:
+    return ReasoningGrown(step=step, attempt=attempt, text=text)
+
+
 def dropped(*, step: int = 1, attempt: int = 0) -> TextDropped:
     return TextDropped(step=step, attempt=attempt)
 
@@ -55,10 +60,10 @@ def asked(call: str, tool: str = "add", **arguments: Any) -> CallAsked:
     return CallAsked(id=call, tool=tool, arguments=arguments)
 
 
-def replied(text: str, *calls: CallAsked, step: int = 1, is_plan: bool = False) -> Replied:
+def replied(text: str, *calls: CallAsked, step: int = 1, is_plan: bool = False, reasoning: str = "") -> Replied:
     return Replied(
         step=step, text=text, calls=calls, model="m", stop="tool_use" if calls else "end", usage=USAGE, at=AT,
-        is_plan=is_plan,
+        is_plan=is_plan, reasoning=reasoning,
     )  # fmt: skip
 
 
@@ -101,6 +106,7 @@ class AnyTurn:
     moments: list[TurnMoment]
     texts: list[str]
     calls: list[str]  # that have a result
+    reasonings: list[str] = field(default_factory=list)
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12)
@@ -110,15 +116,17 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_siz
 def any_turn(draw: st.DrawFn, *, lost: bool = True) -> AnyTurn:
     """Rounds with parallel calls, approvals among them, and workers that die in the middle of a text."""
     moments: list[TurnMoment] = [queued()] * draw(st.integers(0, 2)) + [started()]
-    texts, done = [], []
+    texts, done, reasonings = [], [], []
     rounds = draw(st.integers(0, 3))
     for number in range(rounds + 1):
         step = 2 * number + 1
         calls = [asked(f"c{number}-{place}") for place in range(draw(st.integers(1, 3)) if number < rounds else 0)]
         text = draw(st.just("") | TEXTS) if calls else draw(TEXTS)
-        moments += draw(grown_texts(step, text, lost=lost))
-        moments.append(replied(text, *calls, step=step))
+        reasoning = draw(st.just("") | TEXTS)
+        moments += draw(grown_texts(step, reasoning, text, lost=lost))
+        moments.append(replied(text, *calls, step=step, reasoning=reasoning))
         texts += [text] if text else []
+        reasonings += [reasoning] if reasoning else []
         open_calls = {call.id for call in calls if draw(st.integers(0, 5)) == 0}
         starts = [CallStarted(id=call.id) for call in calls if call.id not in open_calls and draw(st.booleans())]
         why = {call_id: draw(st.sampled_from(["permission", "tool"])) for call_id in sorted(open_calls)}
@@ -132,24 +140,32 @@ def any_turn(draw: st.DrawFn, *, lost: bool = True) -> AnyTurn:
         if open_calls:
             questions = [end for end in ends if isinstance(end, QuestionAsked)]
             if draw(st.booleans()):
-                return AnyTurn(moments=[*moments, waiting(*questions)], texts=texts, calls=done)
+                moments.append(waiting(*questions))
+                return AnyTurn(moments=moments, texts=texts, calls=done, reasonings=reasonings)
             moments += [answered(each.call_id) for each in questions]
             moments += [settled(each.call_id) for each in draw(st.permutations(questions))]
             done += [each.call_id for each in questions]
-    return AnyTurn(moments=[*moments, ended(texts[-1])], texts=texts, calls=done)
+    return AnyTurn(moments=[*moments, ended(texts[-1])], texts=texts, calls=done, reasonings=reasonings)
 
 
 @st.composite
-def grown_texts(draw: st.DrawFn, step: int, text: str, *, lost: bool) -> list[TurnMoment]:
+def grown_texts(draw: st.DrawFn, step: int, reasoning: str, text: str, *, lost: bool) -> list[TurnMoment]:
     moments: list[TurnMoment] = [StepStarted(step=step)]
     attempt = 0
     for other in draw(st.lists(TEXTS, max_size=2)) if lost else []:
-        moments += [grown(other, step=step, attempt=attempt), dropped(step=step, attempt=attempt)]
+        makers = draw(st.sampled_from([[thought], [grown], [thought, grown]]))
+        moments += [make(other, step=step, attempt=attempt) for make in makers]
+        moments.append(dropped(step=step, attempt=attempt))
         attempt += 1
+    moments += [thought(piece, step=step, attempt=attempt) for piece in draw(cut_up(reasoning))]
+    return moments + [grown(piece, step=step, attempt=attempt) for piece in draw(cut_up(text))]
+
+
+@st.composite
+def cut_up(draw: st.DrawFn, text: str) -> list[str]:
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=3))) if text else []
     edges = [0, *(cut for cut in cuts if cut < len(text)), len(text)]
-    pieces = [text[start:end] for start, end in zip(edges, edges[1:], strict=False) if start < end]
-    return moments + [grown(piece, step=step, attempt=attempt) for piece in pieces]
+    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False) if start < end]
 
 
 @dataclass

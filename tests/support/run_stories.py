@@ -9,7 +9,7 @@ from typing import Any
 
 from chordage.orchestrator.core.run_events import RunEvent
 from chordage.orchestrator.faces.fold import TurnFold
-from chordage.orchestrator.faces.moments import Replied, TextDropped, TextGrown, TurnMoment
+from chordage.orchestrator.faces.moments import ReasoningGrown, Replied, TextDropped, TextGrown, TurnMoment
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TURN, RUN, THREAD = "turn-1", "run-1", "api:t"
@@ -56,6 +56,15 @@ class RunStory:
             for piece in pieces:
                 self.note("live.delta", step=self.step + 1, attempt=attempt, offset=offset, text=piece)
                 offset += len(piece)
+
+    def think(self, text: str, pieces: Iterable[str] = (), *, attempt: int = 0) -> None:
+        """What is told of the reasoning of an attempt: each piece, then all of it."""
+        offset = 0
+        for piece in pieces:
+            self.note("live.reasoning", step=self.step + 1, attempt=attempt, offset=offset, text=piece)
+            offset += len(piece)
+        if text:
+            self.note("live.delta", step=self.step + 1, attempt=attempt, offset=0, text="", reasoning=text)
 
     def reply(self, text: str, calls: int = 0, **data: Any) -> list[str]:
         self.step += 1
@@ -131,5 +140,24 @@ def texts_of(moments: Iterable[TurnMoment]) -> Iterator[tuple[Replied, str]]:
                 grown[step] = ""
             case Replied(step=step):
                 yield moment, grown.get(step, "")
+            case _:
+                pass
+
+
+def reasonings_of(moments: Iterable[TurnMoment]) -> Iterator[tuple[Replied, str]]:
+    """The same of their reasoning, which may not grow once the text has begun."""
+    grown, has_text = "", False
+    for moment in moments:
+        match moment:
+            case ReasoningGrown(text=text):
+                assert not has_text
+                grown += text
+            case TextGrown():
+                has_text = True
+            case TextDropped():
+                grown, has_text = "", False
+            case Replied():
+                yield moment, grown
+                grown, has_text = "", False
             case _:
                 pass

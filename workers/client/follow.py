@@ -2,7 +2,8 @@
 
 A *fact* has an id and is on record; the stream continues behind the last one. What the model is just saying comes in
 pieces without ids. After a break the server sends all of that text once more, and only what is new of it is passed on.
-So the pieces (`live.delta`) since the last `live.reset` are the text of the reply that is to come, at any time.
+So the pieces (`live.delta`) since the last `live.reset` are the text of the reply that is to come, at any time, and
+those of `live.reasoning` are what the model reasoned before it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from chordage.workers.client.attempts import Attempts
 from chordage.workers.client.calls import HttpCall, TurnId
 from chordage.workers.client.sizes import ANSWER_BYTES, too_large
 
-DELTA, RESET, SNAPSHOT = "live.delta", "live.reset", "live.snapshot"
+DELTA, RESET, SNAPSHOT, REASONING = "live.delta", "live.reset", "live.snapshot", "live.reasoning"
 REPLIED, ENDED, WAITING = "model.replied", "turn.ended", "turn.waiting"
 JOINED = frozenset({"merged", "steered"})  # a turn that became part of another: the events of that one follow
 
@@ -42,6 +43,11 @@ class FollowedEvent:
     def text(self) -> str:
         """The next piece of what the model is saying; empty for all other events."""
         return str(self.data.get("text") or "") if self.kind == DELTA else ""
+
+    @property
+    def reasoning(self) -> str:
+        """The next piece of what the model reasons before it speaks; empty for all other events."""
+        return str(self.data.get("text") or "") if self.kind == REASONING else ""
 
     @property
     def ends_turn(self) -> bool:
@@ -173,11 +179,11 @@ def _place(fact: str) -> tuple[int, int]:
 
 
 class _LiveText:
-    """What the model has said so far in its current attempt at a step."""
+    """What the model has said so far in its current attempt at a step, and what it has reasoned before."""
 
     def __init__(self) -> None:
         self._key: tuple[int, int] | None = None  # step, attempt
-        self._text = ""
+        self._shown = {REASONING: "", DELTA: ""}
 
     def take(self, event: FollowedEvent) -> Iterator[FollowedEvent]:
         text = event.data.get("text")
@@ -185,41 +191,50 @@ class _LiveText:
             yield from self._settle(event, text)
             yield event
         elif event.kind == SNAPSHOT and isinstance(text, str):
-            yield from self._grow(event, 0, text)
-        elif event.kind == DELTA and isinstance(text, str):
-            yield from self._grow(event, int(event.data.get("offset") or 0), text)
+            yield from self._grow(event, REASONING, 0, str(event.data.get("reasoning") or ""))
+            yield from self._grow(event, DELTA, 0, text)
+        elif event.kind in {DELTA, REASONING} and isinstance(text, str):
+            yield from self._grow(event, event.kind, int(event.data.get("offset") or 0), text)
         elif event.kind == RESET:
             yield from self._reset(event, _key_of(event))
         else:
             yield event
 
-    def _grow(self, event: FollowedEvent, offset: int, text: str) -> Iterator[FollowedEvent]:
+    def _grow(self, event: FollowedEvent, kind: str, offset: int, text: str) -> Iterator[FollowedEvent]:
         key = _key_of(event)
         if self._key is not None and key < self._key:
             return  # of an attempt that is over
         if key != self._key:
             yield from self._reset(event, key)
-        have = len(self._text)
+        have = len(self._shown[kind])
         if offset <= have < offset + len(text):
-            yield self._piece(event, text[have - offset :])
+            yield self._piece(event, kind, text[have - offset :])
 
     def _settle(self, event: FollowedEvent, text: object) -> Iterator[FollowedEvent]:
-        """The reply is on record: what was missing of its text, or all of it."""
-        if isinstance(text, str) and text != self._text:
-            if not text.startswith(self._text):
+        """The reply is on record: what was missing of it, or all of it."""
+        if isinstance(text, str):
+            whole = {REASONING: str(event.data.get("reasoning") or ""), DELTA: text}
+            has_text = bool(self._shown[DELTA])
+            is_late = has_text and self._shown[REASONING] != whole[REASONING]
+            if is_late or not all(whole[kind].startswith(shown) for kind, shown in self._shown.items()):
                 yield from self._reset(event, self._key)
-            yield self._piece(event, text[len(self._text) :])
-        self._key, self._text = None, ""
+            for kind, said in whole.items():
+                if rest := said[len(self._shown[kind]) :]:
+                    yield self._piece(event, kind, rest)
+        self._begin(None)
 
     def _reset(self, event: FollowedEvent, key: tuple[int, int] | None) -> Iterator[FollowedEvent]:
-        if self._text:
+        if any(self._shown.values()):
             yield _note(event, RESET, {"step": event.step})
-        self._key, self._text = key, ""
+        self._begin(key)
 
-    def _piece(self, event: FollowedEvent, text: str) -> FollowedEvent:
-        offset = len(self._text)
-        self._text += text
-        return _note(event, DELTA, {"step": event.step, "offset": offset, "text": text})
+    def _begin(self, key: tuple[int, int] | None) -> None:
+        self._key, self._shown = key, {REASONING: "", DELTA: ""}
+
+    def _piece(self, event: FollowedEvent, kind: str, text: str) -> FollowedEvent:
+        offset = len(self._shown[kind])
+        self._shown[kind] += text
+        return _note(event, kind, {"step": event.step, "offset": offset, "text": text})
 
 
 def _key_of(event: FollowedEvent) -> tuple[int, int]:

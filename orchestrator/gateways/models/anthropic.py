@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import Any, TypeAlias
 
@@ -68,7 +68,11 @@ class AnthropicWire:
         need(answer, "content", list)
         blocks = [_Block(block) for block in wire.objects(answer, "content")]
         stop = need(answer, "stop_reason", str)
-        return _reply(target, blocks, stop, maybe(answer, "usage", dict, {}), _container(answer))
+        reasoning = wire.Reasoning()
+        for block in blocks:
+            _begin(block, reasoning)
+        usage = maybe(answer, "usage", dict, {})
+        return replace(_reply(target, blocks, stop, usage, _container(answer)), reasoning=reasoning.whole())
 
     def reader(self, target: Target) -> AnthropicStream:
         return AnthropicStream(target)
@@ -279,6 +283,7 @@ class AnthropicStream:
         self._stop = ""
         self._usage: _Json = {}
         self._container: str | None = None
+        self.reasoning = wire.Reasoning()
         self.finished = False
 
     def feed(self, data: str) -> str:
@@ -293,12 +298,17 @@ class AnthropicStream:
             case "content_block_start":
                 block = _Block(need(event, "content_block", dict))
                 self._blocks[need(event, "index", int)] = block
-                return maybe(block.start, "text", str, "")
+                return _begin(block, self.reasoning)
             case "content_block_delta":
                 index = need(event, "index", int)
                 if index not in self._blocks:
                     raise wire.malformed(f"the stream adds to content block {index}, which it never began")
-                return self._blocks[index].add(need(event, "delta", dict))
+                delta = need(event, "delta", dict)
+                if text := self._blocks[index].add(delta):
+                    self.reasoning.end()
+                elif delta.get("type") == "thinking_delta":
+                    self.reasoning.add(delta["thinking"])
+                return text
             case "message_delta":
                 delta = need(event, "delta", dict)
                 self._stop = maybe(delta, "stop_reason", str, self._stop)
@@ -313,12 +323,24 @@ class AnthropicStream:
         if not self.finished:
             length = sum(len(part) for block in blocks for part in block.grown.get("text", []))
             raise wire.truncated("a message_stop", length)
-        return _reply(self._target, blocks, self._stop, self._usage, self._container)
+        reply = _reply(self._target, blocks, self._stop, self._usage, self._container)
+        return replace(reply, reasoning=self.reasoning.whole())
 
     def _count(self, holder: _Json) -> None:
         # The last numbers count: later events repeat those of earlier ones, brought up to date.
         usage = maybe(holder, "usage", dict, {})
         self._usage |= {key: value for key, value in usage.items() if value is not None}
+
+
+def _begin(block: _Block, reasoning: wire.Reasoning) -> str:
+    """The text that the block has when it begins."""
+    if block.start.get("type") == "thinking":
+        reasoning.begin_part()
+        reasoning.add(block.start.get("thinking"))
+        return ""
+    if text := maybe(block.start, "text", str, ""):
+        reasoning.end()
+    return text
 
 
 def _reply(target: Target, blocks: list[_Block], stop_reason: str, usage: _Json, container: str | None) -> Reply:

@@ -75,15 +75,21 @@ class ModelCatalog:
         abort: Abort,
         on_delta: Callable[[str], None] | None = None,
         on_reset: Callable[[], None] | None = None,
+        on_reasoning: Callable[[str], None] | None = None,
     ) -> Reply:
         attempts: list[Attempt] = []
         has_text = False
 
-        def pass_on(text: str) -> None:
-            nonlocal has_text
-            has_text = True
-            assert on_delta is not None
-            on_delta(text)
+        def noting(receive: Callable[[str], None]) -> Callable[[str], None]:
+            def pass_on(text: str) -> None:
+                nonlocal has_text
+                has_text = True
+                receive(text)
+
+            return pass_on
+
+        shown = noting(on_delta) if on_delta else None
+        thought = noting(on_reasoning) if on_reasoning else None
 
         for name in (agent.model, *agent.fallbacks):
             for number in range(1, agent.model_retries + 2):
@@ -91,7 +97,7 @@ class ModelCatalog:
                     on_reset()
                 has_text = False
                 reply, delay = self._attempt(
-                    name, agent, prompt, attempts, number=number, abort=abort, on_delta=pass_on if on_delta else None
+                    name, agent, prompt, attempts, number=number, abort=abort, on_delta=shown, on_reasoning=thought
                 )
                 if reply is not None:
                     return replace(reply, attempts=tuple(attempts))
@@ -114,6 +120,7 @@ class ModelCatalog:
         number: int,
         abort: Abort,
         on_delta: Callable[[str], None] | None,
+        on_reasoning: Callable[[str], None] | None,
     ) -> tuple[Reply | None, float | None]:
         """The reply, or how long to wait before this model is called again: None when that is of no use."""
         abort.check()
@@ -139,7 +146,7 @@ class ModelCatalog:
         try:
             context = AttemptContext(
                 abort=abort, number=number, timeout=agent.model_timeout, stream=agent.stream,
-                on_delta=pass_on if on_delta else None,
+                on_delta=pass_on if on_delta else None, on_reasoning=on_reasoning,
             )  # fmt: skip
             reply = self._model(name, agent).attempt(prompt, context)
         except OutOfTime as error:

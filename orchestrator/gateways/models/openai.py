@@ -168,10 +168,14 @@ class _Answer:
     calls: list[_Call] = field(default_factory=list)
     finish: str | None = None
     usage: Usage = field(default_factory=Usage)
+    reasoning: wire.Reasoning = field(default_factory=wire.Reasoning)
 
     def add(self, message: _Json) -> str:
         """Add a message or a delta of one; returns the text it brings."""
+        self.reasoning.add(_reasoning(message))
         text, refusal = _text(message), maybe(message, "refusal", str, "")
+        if text or refusal:
+            self.reasoning.end()
         self.text.append(text)
         self.refusal.append(refusal)
         for part in wire.objects(message, "tool_calls"):
@@ -188,6 +192,7 @@ class _Answer:
             model=self.target.name,
             usage=self.usage,
             extra={"provider": self.target.provider, "calls": attached} if attached else {},
+            reasoning=self.reasoning.whole(),
         )
 
     def _call_of(self, part: _Json) -> _Call:
@@ -227,6 +232,7 @@ class _Call:
 class OpenAIStream:
     def __init__(self, target: Target) -> None:
         self._answer = _Answer(target)
+        self.reasoning = self._answer.reasoning
         self.finished = False
 
     def feed(self, data: str) -> str:
@@ -274,6 +280,11 @@ def _text(message: _Json) -> str:
         return maybe(message, "content", str, "")
     parts = [part for part in wire.objects(message, "content") if part.get("type") == "text"]
     return "".join(maybe(part, "text", str, "") for part in parts)
+
+
+def _reasoning(message: _Json) -> object:
+    """No field of OpenAI's own: servers of others have one or the other name for it, and some send both, alike."""
+    return message.get("reasoning_content") or message.get("reasoning")
 
 
 def _usage(answer: _Json) -> Usage:

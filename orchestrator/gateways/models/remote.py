@@ -86,7 +86,9 @@ class RemoteModel:
         reader = self._wire.reader(self._target)
         events = data_of_events(exchange.chunks())
         for data in events:
-            context.delta(reader.feed(data))
+            text = reader.feed(data)
+            context.reasoning(reader.reasoning.taken())
+            context.delta(text)
             if reader.finished:
                 # The connection can be kept only if what follows the last event is read. It is not waited for long.
                 exchange.hurry(REST_SECONDS)

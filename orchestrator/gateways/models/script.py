@@ -221,6 +221,7 @@ class ScriptedReply(_Part):
     SHORT = "text"
 
     text: str = ""
+    reasoning: str = ""
     calls: Annotated[tuple[ScriptedCall, ...], Field(alias="tool_calls", strict=False)] = ()
     when: ReplyCondition | None = None
     stop: Annotated[StopReason | None, Field(strict=False)] = None
@@ -306,10 +307,17 @@ class ScriptModel:
             context.abort.wait(reply.latency)
         if reply.fail and reply.fail.hits(context.number):
             if reply.fail.fault in _BREAKS:
+                context.reasoning(reply.reasoning)
                 self._stream(filled.text[: len(filled.text) // 2], reply, context)
             raise AttemptFailed(reply.fail.fault, "the script says so", retry_after=reply.fail.retry_after)
+        for piece in pieces(reply.reasoning, reply.chunk):
+            context.reasoning(piece)
+            context.abort.wait(reply.pace) if reply.pace else context.abort.check()
         self._stream(filled.text, reply, context)
-        return Reply(text=filled.text, asks=filled.asks, stop=filled.stop, model=self._name, usage=filled.usage)
+        return Reply(
+            text=filled.text, asks=filled.asks, stop=filled.stop, model=self._name, usage=filled.usage,
+            reasoning=reply.reasoning,
+        )  # fmt: skip
 
     @staticmethod
     def _stream(text: str, reply: ScriptedReply, context: AttemptContext) -> None:

@@ -1,6 +1,9 @@
 """What the wire formats share: an attempt and how it fails, what a format must do, and reading JSON field by field.
 
 `openai` and `anthropic` are the formats. A field of the wrong shape makes a MALFORMED answer that names the field.
+
+The reasoning of a reply is what the model wrote before its first text. What comes behind that is left out, and so is
+what comes behind `REASONING_LIMIT`: so reasoning is shown before the text, whether it was streamed or not.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from chordage.orchestrator.gateways.ports import Abort
 
 T = TypeVar("T")
 DETAIL_LIMIT = 300
+REASONING_LIMIT = 500_000  # characters
 
 
 # an attempt
@@ -41,10 +45,15 @@ class AttemptContext:
     timeout: float = 120.0
     stream: bool = True
     on_delta: Callable[[str], None] | None = None
+    on_reasoning: Callable[[str], None] | None = None
 
     def delta(self, text: str) -> None:
         if text and self.stream and self.on_delta:
             self.on_delta(text)
+
+    def reasoning(self, text: str) -> None:
+        if text and self.stream and self.on_reasoning:
+            self.on_reasoning(text)
 
 
 class Model(Protocol):
@@ -70,10 +79,47 @@ class Target:
         return f"{self.provider}:{self.model}"
 
 
+class Reasoning:
+    """Of one answer, as it comes."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._left = REASONING_LIMIT
+        self._new: list[str] = []  # not taken yet
+        self._begins_part = False
+
+    def begin_part(self) -> None:
+        """What comes next is set apart from what came before."""
+        self._begins_part = bool(self._pieces)
+
+    def add(self, text: object) -> None:
+        """Anything else than a text is no reason to throw an answer away."""
+        if not (isinstance(text, str) and text and self._left):
+            return
+        piece = ("\n\n" + text if self._begins_part else text)[: self._left]
+        self._begins_part = False
+        self._left -= len(piece)
+        self._pieces.append(piece)
+        self._new.append(piece)
+
+    def end(self) -> None:
+        """The text begins."""
+        self._left = 0
+
+    def taken(self) -> str:
+        """What has come since this was asked before."""
+        new, self._new = "".join(self._new), []
+        return new
+
+    def whole(self) -> str:
+        return clean("".join(self._pieces))
+
+
 class StreamReader(Protocol):
-    """Puts one streamed answer together."""
+    """Puts one streamed answer together. What an event adds to its reasoning comes before the text that it adds."""
 
     finished: bool
+    reasoning: Reasoning
 
     def feed(self, data: str) -> str:
         """Take in one event; returns the text it adds."""

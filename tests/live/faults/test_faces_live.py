@@ -20,9 +20,14 @@ from support.web_server import served
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 WORDS = " ".join(f"word{number}" for number in range(60))
+REASONING = WORDS[:70]
 SCRIPT = f"""
 replies:
-  - {{text: "First {WORDS}", pace: 0.03, chunk: 7, tool_calls: [{{name: pure, arguments: {{who: a}}}}]}}
+  - reasoning: {REASONING}
+    text: First {WORDS}
+    pace: 0.03
+    chunk: 7
+    tool_calls: [{{name: pure, arguments: {{who: a}}}}]
   - {{text: "Then {WORDS}", pace: 0.01, chunk: 7}}
 """
 AGUI, AI_SDK = ("agui10", "agui0"), ("ai6", "ai7")
@@ -60,6 +65,12 @@ def texts_of(client: str, result: dict[str, Any]) -> list[str]:
     return [part["text"] for part in result["messages"][-1]["parts"] if part["type"] == "text"]
 
 
+def reasonings_of(client: str, result: dict[str, Any]) -> list[str]:
+    if client in AGUI:
+        return agui_order.reasoned(result["messages"])
+    return [part["text"] for part in result["messages"][-1]["parts"] if part["type"] == "reasoning"]
+
+
 def test_worker_killed_in_the_middle_of_a_text(rig):
     rig.worker("a", "--role", "all", "--concurrency", "8")
     rig.ready()
@@ -77,6 +88,7 @@ def test_worker_killed_in_the_middle_of_a_text(rig):
     assert all(reader.resets for reader in readers)
     for client, result in ended.items():
         assert texts_of(client, result) == texts_on_record(rig, client) == [f"First {WORDS}", f"Then {WORDS}"], client
+        assert reasonings_of(client, result) == [REASONING], client
         errors = [run.get("error") for run in result["runs"]]
         assert ["from its start" in (error or "") for error in errors] == [
             client == "ai6" and run == 0 for run in range(len(errors))

@@ -28,9 +28,14 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 RESUMES = int(os.environ.get("RESUMES", "15"))
 WORDS = " ".join(f"word{number}" for number in range(60))
+REASONING = WORDS[:70]
 SCRIPT = f"""
 replies:
-  - {{text: "First {WORDS}", pace: 0.02, chunk: 7, tool_calls: [{{name: pure, arguments: {{who: a}}}}]}}
+  - reasoning: {REASONING}
+    text: First {WORDS}
+    pace: 0.02
+    chunk: 7
+    tool_calls: [{{name: pure, arguments: {{who: a}}}}]
   - {{text: "Then {WORDS}", pace: 0.02, chunk: 7}}
 """
 
@@ -68,6 +73,7 @@ def check(rig: Rig, turn_id: str, reader: Reader) -> None:
     }  # fmt: skip
     assert reader.texts == replies or {**replies, **reader.texts} == replies
     assert turn.answer == f"Then {WORDS}"
+    assert {step: text for step, text in reader.reasonings.items() if text} == {1: REASONING}
     assert reader.gaps == 0
 
 
@@ -92,6 +98,7 @@ def test_text_comes_while_it_is_made(rig, client):
     check(rig, turn_id, reader)
     kinds = [sent.event for sent in reader.notes]
     assert kinds.count("live.delta") > 20
+    assert kinds.index("live.reasoning") < kinds.index("live.delta")
     assert reader.resets == 0
 
 

@@ -345,7 +345,9 @@ def shown_everywhere(console, rt):
 
 
 def test_texts_names_arguments_and_results_are_inert_on_every_page(console, rt):
-    for path, page in shown_everywhere(console, rt).items():
+    pages = shown_everywhere(console, rt)
+    assert any("<summary>Reasoning</summary><pre>&lt;/" in page for page in pages.values())
+    for path, page in pages.items():
         assert "<script>alert" not in page, path
         assert "<img" not in page, path
         assert "onerror=alert(1)>" not in page.replace("&gt;", ""), path

@@ -33,6 +33,10 @@ def delta(text, offset, attempt=1, step=1):
     return sse("live.delta", step=step, attempt=attempt, offset=offset, text=text)
 
 
+def thought(text, offset, attempt=1, step=1):
+    return sse("live.reasoning", step=step, attempt=attempt, offset=offset, text=text)
+
+
 def streamed(*parts, breaks=False):
     def body():
         yield from parts
@@ -92,6 +96,20 @@ def test_a_broken_stream_continues_behind_the_last_fact(client, fleet):
     ]
     assert kinds(client.stream("t1")) == ["run.started", "tools.settled", "turn.ended"]
     assert fleet.requests[1].headers["last-event-id"] == "1-1"
+
+
+def test_reasoning_goes_on_after_a_break_and_is_no_text(client, fleet):
+    snapshot = sse("live.snapshot", step=1, attempt=1, text="Y", reasoning="so it is")
+    replied = sse("model.replied", "2-1", step=1, text="Yes", reasoning="so it is")
+    fleet.answers = [
+        streamed(STARTED, thought("so ", 0), breaks=True),
+        streamed(snapshot, thought("is", 6), delta("es", 1), replied, ENDED),
+    ]
+    events = client.stream("t1")
+
+    assert [event.reasoning for event in events if event.kind == "live.reasoning"] == ["so ", "it is"]
+    assert [event.text for event in events if event.text] == ["Y", "es"]
+    assert "live.reset" not in kinds(events)
 
 
 def test_a_stream_that_was_left_is_continued_by_an_id(client, fleet):
@@ -204,6 +222,8 @@ def timelines(draw):
             timeline.append(("reset", step, attempt, 0, ""))
             cut = draw(st.integers(0, len(words)))
             pieces = [words[:cut], words[cut:]] if attempt == len(attempts) else [words[:cut]]
+            timeline.append(("thought", step, attempt, 0, f"so {words}"[: cut + 3]))
+            timeline.append(("thought", step, attempt, cut + 3, f"so {words}"[cut + 3 :]))
             offset = 0
             for piece in pieces:
                 timeline.append(("delta", step, attempt, offset, piece))
@@ -216,7 +236,9 @@ def timelines(draw):
 def event_bytes(event):
     kind, step, mark, offset, words = event
     if kind == "fact":
-        return sse("model.replied", mark, step=step, text=words)
+        return sse("model.replied", mark, step=step, text=words, reasoning=f"so {words}")
+    if kind == "thought":
+        return thought(words, offset, mark, step)
     if kind == "reset":
         return sse("live.reset", step=step, attempt=mark)
     return delta(words, offset, mark, step)
@@ -231,12 +253,15 @@ def connection(timeline, now, last_id):
         if kind == "fact":
             live = None
         elif kind == "reset":
-            live = (step, mark, "")
+            live = (step, mark, "", "")
+        elif live is not None and kind == "thought":
+            live = (step, mark, live[2], live[3][:offset] + words)
         elif live is not None:
-            live = (step, mark, live[2][:offset] + words)
+            live = (step, mark, live[2][:offset] + words, live[3])
     parts = [event_bytes(event) for event in missed]
     if live is not None:
-        parts.append(sse("live.snapshot", step=live[0], attempt=live[1], text=live[2]))
+        reasoning = {"reasoning": live[3]} if live[3] else {}
+        parts.append(sse("live.snapshot", step=live[0], attempt=live[1], text=live[2], **reasoning))
     return b"".join([*parts, *(event_bytes(event) for event in timeline[now:]), sse("turn.ended", "99-1")])
 
 
@@ -259,9 +284,11 @@ def test_wherever_it_breaks_nothing_is_missing_and_nothing_comes_twice(timeline,
 
     facts = [event for event in events if event.id is not None]
     assert [event.id for event in facts] == [event[2] for event in timeline if event[0] == "fact"] + ["99-1"]
-    said = ""
+    said, reasoned = "", ""
     for event in events:
         if event.kind == "model.replied":
-            assert said == event.data["text"]
-            said = ""
-        said = "" if event.kind == "live.reset" else said + event.text
+            assert (said, reasoned) == (event.data["text"], event.data["reasoning"])
+            said, reasoned = "", ""
+        assert not (said and event.reasoning), "reasoning comes before the text"
+        is_void = event.kind == "live.reset"
+        said, reasoned = ("", "") if is_void else (said + event.text, reasoned + event.reasoning)

@@ -10,14 +10,15 @@ import anyio
 import pytest
 
 from chordage.orchestrator.api.limits import StreamSlots
-from chordage.orchestrator.console import live, live_text
+from chordage.orchestrator.console import live, live_text, pages
 from chordage.orchestrator.console.live import OVER, LivePage, LiveParts, LiveStreams, changes, digest
 from chordage.orchestrator.console.live_text import LiveText
 from chordage.orchestrator.console.payloads import HIDDEN, without_payloads
 from chordage.orchestrator.core.callers import Caller
 from chordage.orchestrator.core.errors import TooManyRequests, Unavailable
+from chordage.orchestrator.core.model import Usage
 from chordage.orchestrator.core.run_events import RunEvent
-from chordage.orchestrator.views.runs import SteeredStep
+from chordage.orchestrator.views.runs import InferenceStep, SteeredStep
 from support.builders import NOON
 
 
@@ -205,6 +206,31 @@ def test_text_of_a_worker_that_died_is_kept_apart():
     assert (text.text, text.dropped) == ("Bye", ("Hel",))
 
 
+def test_reasoning_is_shown_beside_the_text_and_lost_with_it():
+    def a_thought(text, offset, attempt=1):
+        return a_delta(text, offset, attempt, kind="live.reasoning")
+
+    events = [a_thought("so ", 0), a_thought("it", 3), a_thought("it", 3), a_delta("Hel", 0)]
+    text = taken(*events)
+    assert (text.reasoning, text.text) == ("so it", "Hel")
+    assert taken(*events, a_delta("", 0, kind="model.replied")).reasoning == ""
+    lost = taken(*events[:2], a_delta("", None, attempt=2, kind="live.reset"))
+    assert (lost.reasoning, lost.dropped) == ("", ("so it",))
+    known = RunEvent(id=None, kind="live.snapshot", step=1, data={"attempt": 1, "text": "He", "reasoning": "so"})
+    assert taken(known, a_thought(" it", 2)).reasoning == "so it"
+
+
+def test_hostile_reasoning_is_text_in_a_closed_part_of_the_page():
+    hostile = "</pre></details><script>alert(1)</script><img src=x onerror=alert(1)>"
+    steps = pages._ENVIRONMENT.get_template("parts/steps.html").module
+
+    html = str(steps.reasoning('r"1', hostile))
+
+    assert "<script" not in html
+    assert "<img" not in html
+    assert html.startswith('<details class="reasoning" id="r&#34;1"><summary>Reasoning</summary><pre>&lt;/pre&gt;')
+
+
 def test_a_reply_on_record_ends_the_live_text():
     assert taken(a_delta("Hel", 0), a_delta("", 0, kind="model.replied"), a_delta("late", 0)).text == ""
 
@@ -217,6 +243,12 @@ def test_texts_are_hidden_wherever_they_are():
     assert shown["a"][0].text == HIDDEN
     assert shown["b"][0].sender == "owner"
     assert "secret" not in repr(shown)
+
+
+def test_reasoning_is_hidden_with_the_texts():
+    step = InferenceStep(number=1, at=NOON, reasoning="secret", attempts=(), usage=Usage(), seconds=None)
+
+    assert without_payloads(step).reasoning == HIDDEN
 
 
 def test_a_reader_that_stops_loses_its_place_and_its_stream(monkeypatch):

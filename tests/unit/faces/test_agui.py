@@ -18,7 +18,7 @@ from chordage.orchestrator.faces.moments import (
 )
 from chordage.orchestrator.plugins.permission import SCHEMA
 from support import agui_order
-from support.moments import ADD, ADD_MORE, USAGE, Script, any_script, question, transcript
+from support.moments import ADD, ADD_MORE, USAGE, Script, any_script, question, reasoned, transcript
 
 USER = {"id": "u1", "role": "user", "content": "Hello"}
 
@@ -52,7 +52,10 @@ def test_any_turn_is_told_in_order_and_whole(seed):
     events = events_of(face(), moments)
 
     agui_order.check(events)
-    assert agui_order.said(agui_order.messages_of(events, [USER]))[1:] == transcript(moments)
+    messages = agui_order.messages_of(events, [USER])
+    assert agui_order.said(messages)[1:] == transcript(moments)
+    assert agui_order.reasoned(messages) == reasoned(moments)
+    assert agui_order.reasoned(messages) == reasoned(moments)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -385,6 +388,16 @@ def test_a_client_with_half_of_the_reply_is_set_back_before_it_comes_again():
 
     assert kinds(events)[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
     assert [one["text"] for one in agui_order.said(agui_order.messages_of(events))] == ["Hello", "The whole."]
+
+
+def test_a_client_with_half_of_the_reasoning_does_not_get_it_twice():
+    """It keeps what a snapshot leaves out, so that is emptied."""
+    half = {"id": "run1:1.reasoning", "role": "reasoning", "content": "It mu"}
+    script = Script().started().replied("The whole.", reasoning=["It must be."]).ended()
+    events = events_of(face(messages=[USER, half]), script.moments)
+
+    assert kinds(events)[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
+    assert agui_order.reasoned(agui_order.messages_of(events, [USER, half])) == ["It must be."]
 
 
 def test_a_client_with_half_of_what_followed_its_answer_is_set_back_before_it_comes_again():

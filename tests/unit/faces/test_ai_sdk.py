@@ -82,22 +82,25 @@ def without_waits(moments: list[Any]) -> list[Any]:
 def test_any_turn_is_told_in_order(seed, dialect):
     """Texts are open or not, steps too, and of a call nothing is said before its input."""
     chunks = chunks_of(without_waits(any_script(seed).moments), dialect)
-    texts, has_step, calls = set(), False, set()
+    texts, has_step, calls, before_text = set(), False, set(), True
     for chunk in chunks:
         match chunk["type"]:
-            case "text-start":
+            case "text-start" | "reasoning-start":
                 assert has_step
-                assert chunk["id"] not in texts
+                assert not texts, "one is open at a time"
+                assert before_text, "reasoning comes first"
+                before_text = chunk["type"] == "reasoning-start"
                 texts.add(chunk["id"])
-            case "text-delta":
+            case "text-delta" | "reasoning-delta":
                 assert chunk["id"] in texts
-            case "text-end":
+            case "text-end" | "reasoning-end":
                 texts.remove(chunk["id"])
             case "reset-step":
                 texts.clear()
+                before_text = True
             case "start-step":
                 assert not has_step
-                has_step = True
+                has_step = before_text = True
             case "finish-step":
                 assert has_step
                 assert not texts
@@ -110,6 +113,20 @@ def test_any_turn_is_told_in_order(seed, dialect):
     assert kinds(chunks)[0] == "start"
     assert kinds(chunks)[-1] in {"finish", "error"}
     assert dialect is SEVEN or not ONLY_SEVEN & set(kinds(chunks)), "version 6 refuses chunks that it does not know"
+
+
+@BOTH
+def test_reasoning_of_a_dead_worker_is_withdrawn(dialect):
+    script = Script().started().replied("Yes.", reasoning=["So."], dropped="", lost_reasoning="No").ended()
+    chunks = chunks_of(script.moments, dialect)
+
+    shown = kinds(chunks)[2:5]
+    if dialect is SEVEN:
+        assert shown == ["reasoning-start", "reasoning-delta", "reset-step"]
+        assert [chunk["delta"] for chunk in chunks if "delta" in chunk] == ["No", "So.", "Yes."]
+    else:
+        assert shown == ["reasoning-start", "reasoning-delta", "reasoning-end"]
+        assert kinds(chunks)[-2:] == ["finish-step", "error"]
 
 
 @BOTH

@@ -28,7 +28,7 @@ from chordage.orchestrator.faces.moments import (
     TurnMoment,
     Waiting,
 )
-from support.run_stories import TURN, USAGE, RunStory, plain_story, question, texts_of, told
+from support.run_stories import TURN, USAGE, RunStory, plain_story, question, reasonings_of, texts_of, told
 
 TEXTS = st.text("ab ", max_size=6)
 PIECES = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=4).map(tuple)
@@ -47,10 +47,10 @@ def stories(draw: st.DrawFn) -> RunStory:
     """Rounds of replies, some streamed in several attempts, some with calls, some of which wait for a decision."""
     story = RunStory()
     story.start()
-    text = ""
+    text, reasoning = "", ""
     for number in range(draw(st.integers(1, 4))):
         if number:
-            ids = story.reply(text, draw(st.integers(0, 3)))
+            ids = story.reply(text, draw(st.integers(0, 3)), **({"reasoning": reasoning} if reasoning else {}))
             asked = draw(st.sampled_from(ids)) if ids and draw(st.booleans()) else None
             if asked is not None:
                 story.ask(asked)
@@ -58,9 +58,12 @@ def stories(draw: st.DrawFn) -> RunStory:
             story.run_calls(ids)
             story.record_round(ids)
         attempts = draw(st.lists(PIECES, min_size=1, max_size=3))
+        thoughts = draw(PIECES)
+        story.think(draw(st.sampled_from(["", "".join(thoughts)])), thoughts, attempt=draw(st.integers(0, 2)))
         story.stream(attempts)
+        reasoning = draw(st.one_of(st.just("".join(thoughts)), TEXTS))
         text = draw(st.one_of(st.just("".join(attempts[-1])), TEXTS))
-    story.reply(text)
+    story.reply(text, **({"reasoning": reasoning} if reasoning else {}))
     story.finish(text)
     return story
 
@@ -87,6 +90,9 @@ def check_promises(moments: list[TurnMoment], story: RunStory) -> None:
     assert isinstance(moments[-1], TurnEnded)
     replies = list(texts_of(moments))
     assert [reply.text for reply, _ in replies] == [grown for _, grown in replies]
+    assert all(reply.reasoning == grown for reply, grown in reasonings_of(moments))
+    thoughts = [event.data.get("reasoning", "") for event in story.facts if event.kind == "model.replied"]
+    assert [reply.reasoning for reply, _ in replies] == thoughts
     expected = [event.data["text"] for event in story.facts if event.kind == "model.replied"]
     assert [reply.text for reply, _ in replies] == expected
     check_calls(moments)

@@ -13,7 +13,14 @@ from openai._models import construct_type
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 
-from chordage.orchestrator.faces.moments import CallStarted, RoundSettled, TurnMoment
+from chordage.orchestrator.faces.moments import (
+    CallStarted,
+    ReasoningGrown,
+    Replied,
+    RoundSettled,
+    TextGrown,
+    TurnMoment,
+)
 from chordage.orchestrator.faces.openai_responses import ResponseFace
 from chordage.orchestrator.faces.openai_sequence import CHECKSUMS, ReadersPlace, SequencePlace
 from support.openai_moments import (
@@ -32,6 +39,7 @@ from support.openai_moments import (
     replied,
     settled,
     started,
+    thought,
     waiting,
     wire,
 )
@@ -136,6 +144,7 @@ def test_the_official_accumulator_ends_with_the_transcript(turn: AnyTurn):
 
     assert [item.content[0].text for item in response.output if item.type == "message"] == turn.texts
     assert response.output_text == "".join(turn.texts)
+    assert [item.summary[0].text for item in response.output if item.type == "reasoning"] == turn.reasonings
     assert sorted(item.name for item in response.output if item.type == "mcp_call") == ["add"] * len(turn.calls)
 
 
@@ -165,6 +174,79 @@ def test_a_text_that_was_growing_when_the_turn_was_cancelled_is_not_in_the_outpu
     assert kinds(events)[-2:] == ["output_item.done", "incomplete"]
 
 
+# Reasoning.
+
+
+REASONED: list[TurnMoment] = [
+    started(), thought("So "), thought("far."), grown("Hel"), grown("lo"), replied("Hello", reasoning="So far."),
+    ended("Hello"),
+]  # fmt: skip
+
+
+def test_reasoning_is_an_item_that_ends_before_its_text_begins():
+    events = sent(REASONED)
+
+    assert kinds(events)[2:-1] == [
+        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta", "reasoning_summary_text.done", "reasoning_summary_part.done",
+        "output_item.done", "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
+        "output_text.done", "content_part.done", "output_item.done",
+    ]  # fmt: skip
+    assert events[-1]["response"]["output"][0] == {
+        "id": "rs_run-1_1", "type": "reasoning", "status": "completed",
+        "summary": [{"type": "summary_text", "text": "So far."}],
+    }  # fmt: skip
+
+
+def test_lost_reasoning_ends_incomplete_and_is_in_no_output():
+    lost = [started(), thought("No"), dropped(), thought("Ye", attempt=1), grown("H", attempt=1), dropped(attempt=1)]
+    events = sent([*lost, *REASONED[1:]])
+
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert [(item["type"], item["status"]) for item in done] == [
+        ("reasoning", "incomplete"), ("reasoning", "completed"), ("message", "incomplete"),
+        ("reasoning", "completed"), ("message", "completed"),
+    ]  # fmt: skip
+    assert len({item["id"] for item in done}) == 5
+    assert [item.type for item in accumulated(events).output] == ["reasoning", "message"]
+
+
+def test_reasoning_of_a_plan_is_no_item():
+    events = sent([started(), thought("[p]"), replied("[plan]", asked("c1"), is_plan=True), settled("c1"), ended()])
+
+    assert items(events) == [("mcp_call", "completed")]
+
+
+@pytest.mark.parametrize(
+    ("seen", "left"),
+    [
+        ([thought("So ")], ["far.", "Hello"]),
+        ([thought("So far."), grown("Hel")], ["", "lo"]),
+        ([thought("So far, and further")], None),
+        ([thought("Not so "), grown("Hel")], None),
+        ([thought("No"), dropped(), thought("So ", attempt=1)], None),
+        ([thought("No"), dropped(), thought("So far.", attempt=1), grown("Hel", attempt=1)], None),
+        ([grown("Hel")], None),
+    ],
+)
+def test_a_reader_goes_on_only_behind_the_reasoning_that_was_committed(seen: list[TurnMoment], left: list[str] | None):
+    rest = rest_of(sent(REASONED), sent([started(), *seen])[-1]["sequence_number"])
+
+    if left is None:
+        assert [event.get("code") for event in rest] == ["stream_reset"]
+    else:
+        deltas = [("summary" in event["type"], event["delta"]) for event in rest if event["type"].endswith("delta")]
+        assert ["".join(text for of, text in deltas if of is kind) for kind in (True, False)] == left
+
+
+def test_a_reader_between_reasoning_and_text_is_told_that_another_was_committed():
+    before = sent([started(), thought("Not so."), grown("Hel")])
+
+    for place in range(5, 9):  # from the end of the reasoning to the beginning of the text
+        rest = rest_of(sent(REASONED), before[place]["sequence_number"])
+        assert [event.get("code") for event in rest] == ["stream_reset"], before[place]["type"]
+
+
 # Going on behind a number.
 
 
@@ -176,7 +258,7 @@ def shown(events: list[Wire]) -> list[Wire]:
     """With the pieces of each text joined."""
     joined: list[Wire] = []
     for event in events:
-        is_delta = event["type"] == "response.output_text.delta"
+        is_delta = event["type"] in {"response.output_text.delta", "response.reasoning_summary_text.delta"}
         if is_delta and joined and joined[-1]["type"] == event["type"] and joined[-1]["item_id"] == event["item_id"]:
             joined[-1] = event | {"delta": joined[-1]["delta"] + event["delta"]}
         else:
@@ -204,11 +286,13 @@ def recut(moments: list[TurnMoment], data: st.DataObject) -> list[TurnMoment]:
         match moment:
             case CallStarted():
                 continue
-            case _ if type(moment).__name__ == "TextGrown":
-                replay += [grown(each, step=moment.step) for each in moment.text]
-            case _ if type(moment).__name__ == "Replied" and whole and moment.text:
-                del replay[-len(moment.text) :]
-                replay += [grown(moment.text, step=moment.step), moment]
+            case TextGrown() | ReasoningGrown():
+                make = grown if isinstance(moment, TextGrown) else thought
+                replay += [] if whole else [make(each, step=moment.step) for each in moment.text]
+            case Replied():
+                replay += [thought(moment.reasoning, step=moment.step)] if whole and moment.reasoning else []
+                replay += [grown(moment.text, step=moment.step)] if whole and moment.text else []
+                replay.append(moment)
             case _:
                 replay.append(moment)
     return replay

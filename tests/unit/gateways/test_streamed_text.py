@@ -23,12 +23,20 @@ class Speaker:
         self._events = events
         self._about = {"step": step, "attempt": attempt}
         self.pieces: list[str] = []
+        self.thoughts: list[str] = []
 
     def say(self, text: str) -> None:
-        pieces, offset = self.pieces, len("".join(self.pieces))
+        thoughts = self.thoughts
+        self._emit("model.delta", self.pieces, text, **({"thought": lambda: "".join(thoughts)} if thoughts else {}))
+
+    def think(self, text: str) -> None:
+        self._emit("model.reasoning", self.thoughts, text)
+
+    def _emit(self, kind: str, pieces: list[str], text: str, **more: object) -> None:
+        offset = len("".join(pieces))
         pieces.append(text)
         self._events.emit(
-            "r", "model.delta", **self._about, offset=offset, text=text, so_far=lambda end: "".join(pieces)[:end]
+            "r", kind, **self._about, offset=offset, text=text, so_far=lambda end: "".join(pieces)[:end], **more
         )
 
 
@@ -58,6 +66,40 @@ def test_pieces_are_sent_one_by_one(redis, events):
         speaker.say(text)
     events.flush()
     assert sent(redis) == [(0, "a"), (1, "bc"), (3, "d")]
+
+
+def test_first_piece_of_a_text_brings_the_reasoning_before_it(redis, events):
+    """So whoever has a text has the whole reasoning, whatever was lost of that."""
+    speaker = Speaker(events)
+    speaker.think("one ")
+    events.flush()
+    watch(redis, "r", 60, prefix="p:")
+    for text in ("two ", "three"):
+        speaker.think(text)
+    for text in ("a", "b"):
+        speaker.say(text)
+    events.flush()
+    notes = [(entry["kind"], entry["fact"], json.loads(entry["data"])) for _, entry in redis.xrange("p:live:r")]
+
+    about = {"step": 1, "attempt": 0}
+    assert notes == [
+        ("model.reasoning", "0", {**about, "offset": 0, "text": "one two "}),
+        ("model.reasoning", "0", {**about, "offset": 8, "text": "three"}),
+        ("model.delta", "0", {**about, "offset": 0, "text": "a", "reasoning": "one two three"}),
+        ("model.delta", "0", {**about, "offset": 1, "text": "b"}),
+    ]
+
+
+def test_a_text_does_not_continue_the_reasoning_that_is_as_long(redis, events):
+    """Where the first pieces of it were dropped."""
+    watch(redis, "r", 60, prefix="p:")
+    speaker = Speaker(events)
+    speaker.think("12345")
+    events.flush()
+    speaker.pieces.append("hello")
+    speaker.say("!")
+    events.flush()
+    assert sent(redis) == [(0, "12345"), (0, "hello!")]
 
 
 def test_first_piece_for_a_watcher_brings_all_that_was_said_before(redis, events):

@@ -172,7 +172,32 @@ def test_signed_thoughts_go_back_with_their_calls_streamed_or_not():
     )
     whole = read(thought, use, stop="tool_use")
     assert streamed == whole
+    assert whole.reasoning == "hm, so"
     assert body("hi", as_history(whole), result("c"))["messages"][1]["content"] == [thought, use]
+
+
+def test_thoughts_before_the_text_are_its_reasoning_streamed_or_not():
+    def thinking(text):
+        return {"type": "thinking", "thinking": text, "signature": "s"}
+
+    def thought(index, *texts):
+        deltas = [{"type": "thinking_delta", "thinking": text} for text in texts]
+        return block(index, thinking(""), *deltas)
+
+    events = [
+        *thought(0, "One, ", "two."), *thought(1), *block(2, {"type": "redacted_thinking", "data": "x"}),
+        *thought(3, "Three."), *block(4, {"type": "text", "text": ""}, {"type": "text_delta", "text": "Hi"}),
+        *thought(5, "Late."), *ending(),
+    ]  # fmt: skip
+    reader = WIRE.reader(TARGET)
+    shown = [(reader.feed(json.dumps(event)), reader.reasoning.taken()) for event in events]
+    contents = [thinking("One, two."), thinking(""), thinking("Three."), {"type": "text", "text": "Hi"}]
+    whole = read(*contents, thinking("Late."))
+
+    assert [pair for pair in shown if any(pair)] == [("", "One, "), ("", "two."), ("", "\n\nThree."), ("Hi", "")]
+    assert reader.reply().reasoning == whole.reasoning == "One, two.\n\nThree."
+    foreign = AssistantSays(text="t", extra={**whole.extra, "provider": "other"})
+    assert "Three" not in json.dumps(body("hi", foreign))
 
 
 def test_blocks_are_rebuilt_for_other_calls_or_another_provider():

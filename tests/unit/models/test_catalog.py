@@ -242,6 +242,18 @@ def test_on_reset_is_called_when_a_reply_is_begun_again(tmp_path):
     assert pieces.count("reset") == 1
 
 
+def test_reasoning_comes_before_the_text_and_is_reset_with_it(tmp_path):
+    script = "[{reasoning: abcd, text: e, chunk: 2, fail: {fault: truncated, times: 1}}]"
+    a_script(tmp_path, script, "s.yaml")
+    pieces: list[str] = []
+    reply = scripted(tmp_path).complete(
+        an_agent("scripted:s.yaml", model_retries=1), a_prompt("hi"), abort=Calm(), on_delta=pieces.append,
+        on_reset=lambda: pieces.append("reset"), on_reasoning=lambda text: pieces.append(f"({text})"),
+    )  # fmt: skip
+    assert pieces == ["(abcd)", "reset", "(ab)", "(cd)", "e"]
+    assert reply.reasoning == "abcd"
+
+
 def test_nothing_is_reset_where_nothing_was_shown(tmp_path):
     a_script(tmp_path, "[{text: abcdef, fail: {fault: overloaded, times: 2}}]", "s.yaml")
     resets: list[str] = []

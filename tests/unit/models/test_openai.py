@@ -7,6 +7,7 @@ import json
 import pytest
 
 from chordage.orchestrator.core.model import AssistantSays, Fault, StopReason, ToolAsk, ToolOffer, ToolSays
+from chordage.orchestrator.gateways.models import wire
 from chordage.orchestrator.gateways.models.openai import OpenAIWire
 from chordage.orchestrator.gateways.models.wire import AttemptFailed, Target, encoded
 from support.fake_providers import a_prompt
@@ -247,3 +248,47 @@ def test_stream_without_a_finish_reason_is_truncated_even_with_a_done_line():
 def test_a_wrong_token_count_does_not_cost_the_answer():
     answer = {**message(content="a"), "usage": {"prompt_tokens": None, "completion_tokens": "7"}}
     assert read(answer).usage.output_tokens == 0
+
+
+def shown(*deltas):
+    """The reasoning and the text of each event, in the order in which a watcher gets them."""
+    reader, pieces = WIRE.reader(TARGET), []
+    for delta in deltas:
+        text = reader.feed(json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
+        pieces.append((reader.reasoning.taken(), text))
+    return pieces
+
+
+@pytest.mark.parametrize("names", [("reasoning_content",), ("reasoning",), ("reasoning", "reasoning_content")])
+def test_reasoning_of_other_servers_is_kept_apart_from_the_text_streamed_or_not(names):
+    def thought(piece):
+        return dict.fromkeys(names, piece)
+
+    deltas = [{"role": "assistant", "content": "", **thought("Hm, ")}, thought("so."), {"content": "Hi"}]
+    whole = read(message(content="Hi", **thought("Hm, so.")))
+
+    assert shown(*deltas) == [("Hm, ", ""), ("so.", ""), ("", "Hi")]
+    assert (whole.reasoning, whole.text) == ("Hm, so.", "Hi")
+    assert stream(*deltas) == whole
+    assert "Hm" not in json.dumps(body("hi", AssistantSays(text=whole.text, extra=whole.extra), "and?"))
+
+
+def test_what_is_reasoned_when_the_text_has_begun_is_left_out():
+    deltas = [{"reasoning": "Hm. "}, {"reasoning": "So: ", "content": "Hi"}, {"reasoning": "late", "content": "!"}]
+
+    assert shown(*deltas) == [("Hm. ", ""), ("So: ", "Hi"), ("", "!")]
+    assert stream(*deltas).reasoning == "Hm. So: "
+
+
+@pytest.mark.parametrize("odd", [None, "", 3, {"effort": "high"}, ["a"]])
+def test_reasoning_that_is_no_text_is_no_reason_to_throw_an_answer_away(odd):
+    reply = read(message(content="Hi", reasoning=odd))
+
+    assert (reply.text, reply.reasoning) == ("Hi", "")
+
+
+def test_reasoning_has_a_bound_streamed_or_not(monkeypatch):
+    monkeypatch.setattr(wire, "REASONING_LIMIT", 5)
+
+    assert shown({"reasoning": "abc"}, {"reasoning": "def"}, {"reasoning": "g"}) == [("abc", ""), ("de", ""), ("", "")]
+    assert read(message(content="Hi", reasoning="abcdefg")).reasoning == "abcde"
