@@ -12,6 +12,7 @@ from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import AgentSpec, Limits, ToolMode, WhenChanged
 from chordage.orchestrator.core.agent_versions import AgentPin, AgentVersion
 from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.errors import WrongKey
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.presence import Process
 from chordage.orchestrator.core.pruning import limits_for
@@ -21,7 +22,7 @@ from chordage.workers.doctor import fleet
 from support.examining import context_of
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
-from support.questions import approve, asks_once
+from support.questions import approval, approve, asks_once
 from support.world import Died, World
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -175,6 +176,28 @@ def test_a_version_that_is_not_on_record_gives_way_to_the_newest(world):
     began, replies = digests(world, turn)
     assert (began, replies[-1]) == (OLD, NEW)
     assert views.turn(world.store, turn).disposition == "answered"
+
+
+def test_a_call_waits_while_the_version_of_its_run_cannot_be_read(world, monkeypatch):
+    """A person has approved it, and it fails for no reason of ours."""
+    wait_for_a_person(world)
+    world.decide(approval(world.inbox()[0]))
+    while not world.rows("calls", status="resuming"):
+        world.deliver(world.pending.pop(0))
+    world.runtime.pinned_agents.clear()  # as in a worker of tools
+    read, problems = agent_versions.load, [WrongKey("no such key")]
+    monkeypatch.setattr(agent_versions, "load", lambda *of: _raise(problems.pop()) if problems else read(*of))
+
+    with pytest.raises(WrongKey):
+        world.run_dry()
+    assert [(call["status"], call["code"]) for call in world.rows("calls")] == [("resuming", None)]
+    world.recover()
+
+    assert [(call["status"], call["code"]) for call in world.rows("calls")] == [("succeeded", None)]
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_open_runs_adopt_the_newest_version_and_it_is_on_record_who_did_it(world):
