@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import AgentSpec, Limits, ToolMode, WhenChanged
@@ -216,6 +217,20 @@ def test_open_runs_adopt_the_newest_version_and_it_is_on_record_who_did_it(world
     (entry,) = [row for row in world.rows("caller_audit") if row["action"] == "agent_adopted"]
     assert (entry["actor"], entry["about"]) == ("cli", "ada")
     assert entry["detail"] == {"to": NEW, "runs": 1, "from": [OLD]}
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_more_open_runs_adopt_a_version_than_a_statement_takes_values(world, monkeypatch):
+    wait_for_a_person(world)
+    (run,) = world.rows("runs")
+    names = [f"r{number}" for number in range(40)]
+    monkeypatch.setattr(agent_versions, "AT_ONCE", 10)
+    with world.store.write() as tx:
+        tx.execute(insert(schema.runs), [run | {"id": name, "thread_id": name} for name in names])
+        tx.connection.dbapi_connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 30)
+
+        assert agent_versions.adopt(tx, "ada", NEW) == {OLD: len(names) + 1}
+        assert set(tx.execute(select(schema.runs.c.agent_digest)).scalars()) == {NEW}
 
 
 def test_a_run_out_of_time_by_its_own_version_is_ended_by_the_sweep(world):
