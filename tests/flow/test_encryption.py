@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -380,6 +381,28 @@ def test_row_that_cannot_be_decrypted_keeps_back_no_other_work(world: World, cha
     world.run_dry()
 
     assert {turn["id"]: turn["disposition"] for turn in world.rows("turns")} == {waits: None, other: "answered"}
+
+
+def test_run_ends_although_the_turn_that_is_next_cannot_be_decrypted(world: World) -> None:
+    """It would start it in its place."""
+    world.budgets[Group.CHAT] = 1
+    world.models.script = lambda prompt: spoken("aye")
+    first, waits = world.submit(thread="t1"), world.submit(thread="t2")
+
+    def change(_prompt: Any) -> None:
+        with world.store.write() as tx:
+            tx.execute(text(f"UPDATE turns SET text = '{FOREIGN}' WHERE thread_id = 't2'"))  # noqa: S608 - a constant
+
+    world.models.before_reply = change
+    with suppress(WrongKey):  # a wake-up of the other
+        world.run_dry()
+
+    with world.store.read() as tx:
+        of_turns = select(schema.turns.c.id, schema.turns.c.status, schema.turns.c.run_id).order_by(schema.turns.c.id)
+        rows = tx.execute(of_turns).all()
+    assert [(row.id, row.status) for row in rows] == [(first, "done"), (waits, "queued")]
+    assert rows[1].run_id is None
+    assert len(world.rows("runs")) == 1
 
 
 def test_part_of_the_sweep_that_waits_for_a_key_holds_up_no_other(
