@@ -69,9 +69,9 @@ def _digest(text: str) -> str:
 # What a definition is made of.
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, is_schema: bool = False) -> Any:
     """As JSON. Of a dataclass, the fields that do not have their defaults; values of keys that sound like a secret are
-    fingerprints.
+    fingerprints. `is_schema`: of JSON, in which a table says what the value of its key looks like, and holds none.
     """
     match value:
         case Enum():
@@ -81,24 +81,35 @@ def plain(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else repr(value)
         case Mapping():
-            return {str(key): _plain_or_hidden(str(key), each) for key, each in value.items()}
+            return {str(key): _plain_or_hidden(str(key), each, is_schema=is_schema) for key, each in value.items()}
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [plain(each, is_schema=is_schema) for each in value]
         case set() | frozenset():
             return sorted((plain(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True))
         case _ if is_dataclass(value):
             defaults = _defaults(value.__class__)
             given = ((name, getattr(value, name)) for name in defaults)
-            return {name: plain(each) for name, each in given if defaults[name] != each}
+            return {name: plain(each, is_schema=name == "schema") for name, each in given if defaults[name] != each}
         case _:
             return str(value)  # a date of TOML
 
 
-def _plain_or_hidden(key: str, value: Any) -> Any:
+def _plain_or_hidden(key: str, value: Any, *, is_schema: bool = False) -> Any:
     name = key.lower().replace("-", "_")
     is_secret = any(word in name for word in SECRET_WORDS) and not name.endswith(FROM_ENVIRONMENT)
-    texts = value if isinstance(value, list | tuple) else [value]
-    return fingerprint(value) if is_secret and any(isinstance(one, str) for one in texts) else plain(value)
+    is_description = is_schema and isinstance(value, Mapping)
+    if is_secret and not is_description and _has_text(value):
+        return fingerprint(value)
+    return plain(value, is_schema=is_schema or name.endswith("schema"))
+
+
+def _has_text(value: Any) -> bool:
+    match value:
+        case Mapping():
+            return any(_has_text(each) for key, each in value.items() if not str(key).endswith(FROM_ENVIRONMENT))
+        case list() | tuple():
+            return any(_has_text(each) for each in value)
+    return isinstance(value, str)
 
 
 @cache

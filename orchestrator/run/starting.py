@@ -14,7 +14,9 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from chordage.orchestrator.core.errors import BrokenAgent, UserError
+import structlog
+
+from chordage.orchestrator.core.errors import BrokenAgent, UserError, WrongKey
 from chordage.orchestrator.core.intents import Advance, Dispatch
 from chordage.orchestrator.core.records import Checkpoint, History, Run, Turn
 from chordage.orchestrator.core.transcript import message_of
@@ -23,6 +25,8 @@ from chordage.orchestrator.store import fairness, journal, starts
 from chordage.orchestrator.store.fairness import StartRule
 from chordage.orchestrator.store.starts import Start
 from chordage.orchestrator.strategies import shipped
+
+log = structlog.get_logger()
 
 
 class StartedRun(NamedTuple):
@@ -67,15 +71,20 @@ def start_next(unit: Unit, ended: Run, *, several: bool) -> bool:
     rt, group, run_id = unit.rt, ended.group, unit.rt.new_id()
     if several and not fairness.TRY_LOCK_ORDER.rows(unit.tx, {"group": group.value}):
         return False
-    opened = starts.open_next(
-        unit.tx, group, ended=ended.id, run_id=run_id, budget=rt.budgets[group], now=unit.now,
-        lease_until=unit.lease(), worker=rt.worker, digests=rt.agents.digests(),
-    )  # fmt: skip
+    try:
+        opened = starts.open_next(
+            unit.tx, group, ended=ended.id, run_id=run_id, budget=rt.budgets[group], now=unit.now,
+            lease_until=unit.lease(), worker=rt.worker, digests=rt.agents.digests(),
+        )  # fmt: skip
+    except WrongKey as error:  # the turn that is next waits for its key; the end of this run does not
+        log.error("work waits for a key", error=str(error))  # noqa: TRY400 - it says all
+        starts.undo(unit.tx, run_id)
+        return False
     if opened is None:
         return False
     turn, run = opened
     if _is_broken(unit, turn):
-        starts.undo(unit.tx, turn, run_id)
+        starts.undo(unit.tx, run_id)
         return False
     if (digest := rt.agents.digests().get(turn.agent)) != run.agent_digest:  # its file has changed just now
         starts.set_digest(unit.tx, run_id, digest)

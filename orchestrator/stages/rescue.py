@@ -32,7 +32,7 @@ from chordage.orchestrator.core.approvals import (
     SuspensionStatus,
     about_the_unknown,
 )
-from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError
+from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError, WrongKey
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import (
     CallTool,
@@ -107,6 +107,8 @@ def rescue(rt: Runtime) -> list[Intent]:
         name = part.func.__name__ if isinstance(part, partial) else part.__name__
         try:
             intents += part(rt)
+        except WrongKey as error:  # of one row: what the other parts find is not held up
+            log.error("a part of the sweep waits for a key", part=name, error=str(error))  # noqa: TRY400 - it says all
         except Unavailable as error:
             log.warning("the sweep was cut short", part=name, error=str(error))
             if not intents:
@@ -246,7 +248,11 @@ def _calls(rt: Runtime, now: datetime, find: Callable[..., list[Call]]) -> list[
     sums: Sums = Counter()
     with Unit(rt) as unit:
         for call in find(unit.tx, limit=BATCH):
-            run = runs.load(unit.tx, call.run_id)
+            try:
+                run = runs.load(unit.tx, call.run_id)
+            except WrongKey as error:  # its calls wait with it
+                log.error("work waits for a key", error=str(error))  # noqa: TRY400 - it says all
+                continue
             assert run is not None
             pins[run.id] = run
             if call.status is CallStatus.RUNNING and call.effect is Effect.UNSAFE and call.worker is not None:

@@ -283,6 +283,8 @@ def _finish(rt: Runtime, under_way: UnderWay) -> list[Intent]:
     call, pin = loaded[0].call, loaded[0].pin
     try:
         agent = rt.agent_of(pin)
+    except Unavailable:  # a plugin may have to change the result
+        raise
     except UserError:  # its file is being edited: no plugin of it has to hear the result
         agent = None
     work = CallWork(
@@ -308,9 +310,11 @@ def _take(rt: Runtime, call_id: str, *, in_doubt: bool) -> CallWork | None:
         return None
     (loaded,) = found
     call = loaded.call
-    if not loaded.is_running or not _may_start(rt, call) or (in_doubt and _is_behind(rt, call, loaded.pin)):
+    if not loaded.is_running or not _may_start(rt, call):
         return None
     agent, fault = _agent(rt, call, loaded.pin)
+    if in_doubt and _is_behind(rt, call, agent):
+        return None
     limit, now = _limit(rt, loaded, agent), rt.now()
     token, until = None, None
     if in_doubt or call.resends or call.effect.starts_on_record or call.status is not CallStatus.NEW:
@@ -369,6 +373,8 @@ def _agent(rt: Runtime, call: Call, pin: AgentPin) -> tuple[AgentSpec | None, st
     except BrokenAgent as error:
         log.warning("a call waits for a broken agent", call=call.id, run=call.run_id, fault=str(error))
         raise _AgentIsBroken(call.run_id) from error
+    except Unavailable:  # the version of its run cannot be read: the call waits, as for its own row
+        raise
     except UserError as error:
         log.debug("agent not found", call=call.id, error=str(error))
         return None, str(error)
@@ -389,9 +395,9 @@ def _may_start(rt: Runtime, call: Call) -> bool:
             return False
 
 
-def _is_behind(rt: Runtime, call: Call, pin: AgentPin) -> bool:
+def _is_behind(rt: Runtime, call: Call, agent: AgentSpec | None) -> bool:
     """Rescue may send for a call whose lease ran out before that of the call ahead of it."""
-    if call.place == 0 or not waiting.is_sequential(rt, pin):
+    if call.place == 0 or agent is None or agent.tool_mode is not ToolMode.SEQUENTIAL:
         return False
     with rt.store.read() as tx:
         return calls.is_behind(tx, call)

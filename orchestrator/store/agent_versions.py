@@ -17,6 +17,7 @@ from chordage.orchestrator.store.schema import agent_versions, processes, runs
 from chordage.orchestrator.store.statements import insert_or
 
 LISTED = 50  # versions of an agent
+AT_ONCE = 1_000  # ids of one statement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +87,10 @@ def adopt(tx: Tx, agent: str, digest: str) -> dict[str, int]:
         select(runs.c.id, runs.c.agent_digest).where(older).order_by(runs.c.id.desc()).with_for_update()
     )
     moved = {row.id: row.agent_digest or "" for row in before}
-    tx.execute(update(runs).where(runs.c.id.in_(moved), older).values(agent_digest=digest))
+    ids = list(moved)
+    for start in range(0, len(ids), AT_ONCE):
+        some = runs.c.id.in_(ids[start : start + AT_ONCE])
+        tx.execute(update(runs).where(some, older).values(agent_digest=digest))
     return Counter(moved.values())
 
 

@@ -39,7 +39,7 @@ from chordage.orchestrator.store.predicates import (
     still,
 )
 from chordage.orchestrator.store.schema import calls, decisions, runs, suspension_space, suspensions, turns
-from chordage.orchestrator.store.statements import readable_rows
+from chordage.orchestrator.store.statements import decryptable, readable_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +127,7 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Suspension]:
         .order_by(suspensions.c.expires_at)
         .limit(limit)
     )
-    return readable_rows(tx.execute(past).mappings(), _from_row)
+    return readable_rows(decryptable(tx.execute(past).mappings()), _from_row)
 
 
 _CLOSED = (

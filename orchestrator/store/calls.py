@@ -47,7 +47,7 @@ from chordage.orchestrator.store.predicates import (
     still,
 )
 from chordage.orchestrator.store.schema import calls, runs
-from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, readable_rows
+from chordage.orchestrator.store.statements import BulkInsert, PreparedStatement, decryptable, readable_rows
 
 COLUMNS = [column for column in calls.c if column.name != "full_result"]
 _NAMES = [column.name for column in COLUMNS]
@@ -155,7 +155,7 @@ def expired(tx: Tx, now: datetime, limit: int) -> list[Call]:
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    return readable_rows(tx.execute(past).mappings(), _from_row)
+    return readable_rows(decryptable(tx.execute(past).mappings()), _from_row)
 
 
 def left(tx: Tx, gone: Collection[str], limit: int) -> list[Call]:
@@ -169,7 +169,7 @@ def left(tx: Tx, gone: Collection[str], limit: int) -> list[Call]:
     held = and_(has(calls.c.status, CallStatus.RUNNING), calls.c.worker.in_(gone), calls.c.effect.in_(_REPEATABLE))
     theirs = select(*COLUMNS).where(CALLS_IN_FLIGHT, or_(opened, held)).order_by(calls.c.lease_until, calls.c.id)
     rows = tx.execute(theirs.limit(limit).with_for_update(skip_locked=True)).mappings()
-    return readable_rows(rows, _from_row)
+    return readable_rows(decryptable(rows), _from_row)
 
 
 def untaken(tx: Tx, queues: Collection[Group], limit: int, *, leased_before: datetime) -> list[Call]:
@@ -186,7 +186,7 @@ def untaken(tx: Tx, queues: Collection[Group], limit: int, *, leased_before: dat
         calls.c.run_id.in_(select(runs.c.id).where(RUNNING_RUNS, runs.c.grp.in_(sorted(queues)))),
     )  # fmt: skip
     rows = tx.execute(waiting.order_by(calls.c.lease_until, calls.c.id).limit(limit).with_for_update(skip_locked=True))
-    return readable_rows(rows.mappings(), _from_row)
+    return readable_rows(decryptable(rows.mappings()), _from_row)
 
 
 def is_behind(tx: Tx, call: Call) -> bool:

@@ -37,7 +37,7 @@ from chordage.orchestrator.store.predicates import (
     still,
 )
 from chordage.orchestrator.store.schema import calls, runs, threads
-from chordage.orchestrator.store.statements import GuardedUpdate, PreparedStatement, readable_rows
+from chordage.orchestrator.store.statements import GuardedUpdate, PreparedStatement, decryptable, readable_rows
 
 _OF_OPEN_STEP = and_(calls.c.run_id == runs.c.id, calls.c.step >= func.coalesce(runs.c.replay_from, runs.c.step))
 _IN_FLIGHT = select(func.count()).where(_OF_OPEN_STEP, STILL_IN_FLIGHT).scalar_subquery().label("in_flight")
@@ -119,7 +119,7 @@ def expired(tx: Tx, now: datetime, limit: int, among: Collection[str] | None = N
     past = _LOAD.where(RUNNING_RUNS, runs.c.lease_until < now).order_by(runs.c.lease_until).limit(limit)
     if among is not None:
         past = past.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
-    return readable_rows(tx.execute(past).mappings(), _from_row)
+    return readable_rows(decryptable(tx.execute(past).mappings()), _from_row)
 
 
 def left(tx: Tx, gone: Collection[str], limit: int, among: Collection[str] | None = None) -> list[Run]:
@@ -132,7 +132,7 @@ def left(tx: Tx, gone: Collection[str], limit: int, among: Collection[str] | Non
     theirs = _LOAD.where(RUNNING_RUNS, or_(runs.c.claim_worker.in_(gone), last), idle).limit(limit)
     if among is not None:
         theirs = theirs.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
-    return readable_rows(tx.execute(theirs).mappings(), _from_row)
+    return readable_rows(decryptable(tx.execute(theirs).mappings()), _from_row)
 
 
 def untaken(
@@ -156,7 +156,7 @@ def untaken(
     ).limit(limit)  # fmt: skip
     if among is not None:
         waiting = waiting.where(runs.c.id.in_(among)).with_for_update(skip_locked=True, of=runs)
-    return readable_rows(tx.execute(waiting).mappings(), _from_row)
+    return readable_rows(decryptable(tx.execute(waiting).mappings()), _from_row)
 
 
 def maybe_limited(tx: Tx, agents: Collection[str], digests: Mapping[str, str], *, before: datetime) -> list[Run]:
@@ -166,7 +166,7 @@ def maybe_limited(tx: Tx, agents: Collection[str], digests: Mapping[str, str], *
     is_pinned = runs.c.agent_digest.not_in(digests.values())  # not known: false
     limited = or_(runs.c.agent.in_(agents), is_pinned, runs.c.timeout_ms.is_not(None), runs.c.parent_run.is_not(None))
     started = _LOAD.where(RUNNING_RUNS, runs.c.started_at < before, limited)
-    return readable_rows(tx.execute(started).mappings(), _from_row)
+    return readable_rows(decryptable(tx.execute(started).mappings()), _from_row)
 
 
 def lost(tx: Tx, held: Collection[tuple[str, int]]) -> set[str]:

@@ -318,15 +318,15 @@ def set_digest(tx: Tx, run_id: str, digest: str | None) -> None:
 _DELETE = delete(runs).where(runs.c.id == bindparam("run"))
 _QUEUE_AGAIN = (
     update(turns)
-    .where(turns.c.run_id == bindparam("run"))
+    .where(turns.c.id == _OPENED.scalar_subquery(), turns.c.run_id == bindparam("run"))
     .values(status=TurnStatus.QUEUED.value, ready=1, run_id=None, started_at=None)
 )
 
 
-def undo(tx: Tx, turn: Turn, run_id: str) -> None:
+def undo(tx: Tx, run_id: str) -> None:
     """The start of a turn in this transaction: nobody has seen it."""
+    tx.execute(_QUEUE_AGAIN, {"run": run_id})
     tx.execute(_DELETE, {"run": run_id})
-    tx.execute(_QUEUE_AGAIN.where(turns.c.id == turn.id), {"run": run_id})
 
 
 def _named(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ Errors are SQLAlchemy's again, and a broken connection is thrown away.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from chordage.orchestrator.core.contents import Cipher
-from chordage.orchestrator.core.errors import LostRace
+from chordage.orchestrator.core.errors import LostRace, WrongKey
 from chordage.orchestrator.store import pipeline
 from chordage.orchestrator.store.contents import Contents, Owned, cipher_of
 from chordage.orchestrator.store.database import CIPHER, Tx
@@ -310,3 +310,18 @@ def readable_rows(rows: Iterable[Raw], read: Callable[[Raw], Read]) -> list[Read
         except ValueError as error:  # of an enum
             log.warning("a row of a newer version is left to newer workers", error=str(error))
     return records
+
+
+def decryptable(rows: Iterator[Raw]) -> Iterator[Raw]:
+    """Without rows whose contents cannot be decrypted: the work on them waits, and holds up no other that is found with
+    it. `rows`: of one result, from which the next can be had after one that failed.
+    """
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except WrongKey as error:
+            log.error("work waits for a key", error=str(error))  # noqa: TRY400 - the text says all
+            continue
+        yield row

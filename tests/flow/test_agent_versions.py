@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.core.agent import AgentSpec, Limits, ToolMode, WhenChanged
 from chordage.orchestrator.core.agent_versions import AgentPin, AgentVersion
 from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.errors import WrongKey
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.presence import Process
 from chordage.orchestrator.core.pruning import limits_for
@@ -21,7 +23,7 @@ from chordage.workers.doctor import fleet
 from support.examining import context_of
 from support.fakes import rounds_of, spoken
 from support.invariants import check_all
-from support.questions import approve, asks_once
+from support.questions import approval, approve, asks_once
 from support.world import Died, World
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -177,6 +179,28 @@ def test_a_version_that_is_not_on_record_gives_way_to_the_newest(world):
     assert views.turn(world.store, turn).disposition == "answered"
 
 
+def test_a_call_waits_while_the_version_of_its_run_cannot_be_read(world, monkeypatch):
+    """A person has approved it, and it fails for no reason of ours."""
+    wait_for_a_person(world)
+    world.decide(approval(world.inbox()[0]))
+    while not world.rows("calls", status="resuming"):
+        world.deliver(world.pending.pop(0))
+    world.runtime.pinned_agents.clear()  # as in a worker of tools
+    read, problems = agent_versions.load, [WrongKey("no such key")]
+    monkeypatch.setattr(agent_versions, "load", lambda *of: _raise(problems.pop()) if problems else read(*of))
+
+    with pytest.raises(WrongKey):
+        world.run_dry()
+    assert [(call["status"], call["code"]) for call in world.rows("calls")] == [("resuming", None)]
+    world.recover()
+
+    assert [(call["status"], call["code"]) for call in world.rows("calls")] == [("succeeded", None)]
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def test_open_runs_adopt_the_newest_version_and_it_is_on_record_who_did_it(world):
     turn = wait_for_a_person(world)
     untouched = world.submit(thread=None)
@@ -193,6 +217,20 @@ def test_open_runs_adopt_the_newest_version_and_it_is_on_record_who_did_it(world
     (entry,) = [row for row in world.rows("caller_audit") if row["action"] == "agent_adopted"]
     assert (entry["actor"], entry["about"]) == ("cli", "ada")
     assert entry["detail"] == {"to": NEW, "runs": 1, "from": [OLD]}
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_more_open_runs_adopt_a_version_than_a_statement_takes_values(world, monkeypatch):
+    wait_for_a_person(world)
+    (run,) = world.rows("runs")
+    names = [f"r{number}" for number in range(40)]
+    monkeypatch.setattr(agent_versions, "AT_ONCE", 10)
+    with world.store.write() as tx:
+        tx.execute(insert(schema.runs), [run | {"id": name, "thread_id": name} for name in names])
+        tx.connection.dbapi_connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 30)
+
+        assert agent_versions.adopt(tx, "ada", NEW) == {OLD: len(names) + 1}
+        assert set(tx.execute(select(schema.runs.c.agent_digest)).scalars()) == {NEW}
 
 
 def test_a_run_out_of_time_by_its_own_version_is_ended_by_the_sweep(world):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, Text, cast, insert, select, update
+from sqlalchemy import JSON, Text, cast, insert, select, text, update
 from sqlalchemy.exc import StatementError
 
 from chordage.orchestrator import stages, views
@@ -18,6 +19,7 @@ from chordage.orchestrator.core.errors import ConfigError, InvalidMessage, Wrong
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.intents import Hint
 from chordage.orchestrator.gateways.redis_bus import RedisBus
+from chordage.orchestrator.run import limits
 from chordage.orchestrator.stages.fork import ForkPoint
 from chordage.orchestrator.store import calls, encryption, journal, projection, schema, schema_version, turns
 from chordage.orchestrator.store import turn_search as search
@@ -27,7 +29,7 @@ from chordage.workers.doctor import services
 from support.bus import PREFIX, settle, with_bus
 from support.ciphers import TestCipher
 from support.examining import context_of, only
-from support.fakes import spoken
+from support.fakes import rounds_of, spoken
 from support.family import Lines, ask, settle_in
 from support.questions import ASK, approval, asks_once
 from support.summing import talk
@@ -354,6 +356,70 @@ def test_value_that_is_written_meanwhile_is_left_and_counted(
     assert found.missed == 1
     with opened(BOTH).read() as tx:
         assert tx.execute(select(schema.turns.c.text)).scalar() == "new"
+
+
+FOREIGN = "chordage-enc1:other:AAAA"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [f"calls SET arguments = '\"{FOREIGN}\"'", f"runs SET kept_detail = '{FOREIGN}'"],
+    ids=["call", "its run"],
+)
+def test_row_that_cannot_be_decrypted_keeps_back_no_other_work(world: World, changed: str) -> None:
+    """The calls of two runs are lost."""
+    world.models.script = rounds_of(1)
+    waits, other = world.submit(thread="t1"), world.submit(thread="t2")
+    while len(world.rows("calls")) < 2:
+        world.deliver(world.pending.pop(0))
+    world.pending.clear()
+    with world.store.write() as tx:
+        tx.execute(text(f"UPDATE {changed} WHERE thread_id = 't1'"))  # noqa: S608 - a constant
+    world.clock.pass_by(3600)
+
+    world.pending += stages.rescue(world.runtime)
+    world.run_dry()
+
+    assert {turn["id"]: turn["disposition"] for turn in world.rows("turns")} == {waits: None, other: "answered"}
+
+
+def test_run_ends_although_the_turn_that_is_next_cannot_be_decrypted(world: World) -> None:
+    """It would start it in its place."""
+    world.budgets[Group.CHAT] = 1
+    world.models.script = lambda prompt: spoken("aye")
+    first, waits = world.submit(thread="t1"), world.submit(thread="t2")
+
+    def change(_prompt: Any) -> None:
+        with world.store.write() as tx:
+            tx.execute(text(f"UPDATE turns SET text = '{FOREIGN}' WHERE thread_id = 't2'"))  # noqa: S608 - a constant
+
+    world.models.before_reply = change
+    with suppress(WrongKey):  # a wake-up of the other
+        world.run_dry()
+
+    with world.store.read() as tx:
+        of_turns = select(schema.turns.c.id, schema.turns.c.status, schema.turns.c.run_id).order_by(schema.turns.c.id)
+        rows = tx.execute(of_turns).all()
+    assert [(row.id, row.status) for row in rows] == [(first, "done"), (waits, "queued")]
+    assert rows[1].run_id is None
+    assert len(world.rows("runs")) == 1
+
+
+def test_part_of_the_sweep_that_waits_for_a_key_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep(_rt: Any) -> Any:
+        raise WrongKey("no such key")
+
+    monkeypatch.setattr(limits, "sweep", sweep)
+    turn = world.submit()
+    world.pending.clear()
+    world.clock.pass_by(60)
+
+    world.pending += stages.rescue(world.runtime)
+    world.run_dry()
+
+    assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
 def test_words_cannot_be_searched(world: World) -> None:

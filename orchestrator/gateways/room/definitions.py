@@ -36,7 +36,7 @@ def version(
     of_models = {name.partition(":")[0] for name in agent.named_models}
     parts = {
         "tools": {tool.name: plain(tool) for tool in tools},
-        "output": plain(output.schema) if output is not None else None,
+        "output": plain(output.schema, is_schema=True) if output is not None else None,
         "mcp": {server.name: _server(server) for server in servers},
         "models": {name: _provider(table) for name, table in providers.items() if name in of_models},
     }

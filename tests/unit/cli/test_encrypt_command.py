@@ -21,7 +21,11 @@ NEXT = {"cipher": "aes-gcm", "cipher_keys": f"k2:{OTHER}"}
 
 @pytest.fixture
 def turn(room):
-    runtime = runtime_from(load(room=room), with_redis=False)
+    return submit(room)
+
+
+def submit(room, **settings):
+    runtime = runtime_from(load(room=room, **settings), with_redis=False)
     schema_version.upgrade(runtime.store)
     turn_id = stages.admit(runtime, request_from({"text": "plain words"}, source="test", space=None))[0].turn_id
     runtime.store.close()
@@ -41,9 +45,12 @@ def test_what_is_stored_is_encrypted_then_with_another_key_and_the_old_one_retir
 
     early = chordage("encrypt", "--retire", **BOTH)
     assert early.exit_code == 1
-    assert "other keys are not retired, because this pass found values of theirs: run this once more" in early.stderr
-    again = chordage("encrypt", "--retire", "--json", **BOTH)
-    assert json.loads(again.stdout)["retired"] == ["k1"]
+    assert "other keys are not retired, because this pass found values of k1: run this once more" in early.stderr
+    submit(room, **BOTH)  # the note of its arrival is not encrypted
+    again = json.loads(chordage("encrypt", "--retire", "--json", **BOTH).stdout)
+    assert again["retired"] == ["k1"]
+    assert again["found"]["not encrypted"] == 1
+    assert "because this was a dry run" in chordage("encrypt", "--retire", "--dry-run", **BOTH).stderr
     assert "plain words" in chordage("show", turn, **NEXT).stdout
 
 

@@ -111,6 +111,23 @@ def test_a_list_of_secrets_is_one_too():
     }  # fmt: skip
 
 
+def test_a_table_of_secrets_is_one_too_and_one_of_names_or_numbers_is_shown():
+    table = {"user": "ada", "pin": ["hunter2"]}
+    shown = {"credentials": {"vault_env": "VAULT", "ttl": 5}, "token_limits": {"chat": 5}}
+
+    assert plain({"credentials": table, "tokens": [table]}) == {
+        "credentials": fingerprint(table), "tokens": fingerprint([table]),
+    }  # fmt: skip
+    assert plain(shown) == shown
+
+
+def test_a_schema_is_shown_whatever_its_values_are_called():
+    schema = {"properties": {"token": {"type": "string"}}}
+
+    assert plain(OutputUse(schema=schema)) == {"schema": schema}
+    assert plain({"json_schema": [schema]}) == {"json_schema": [schema]}
+
+
 def test_the_name_of_a_variable_is_shown():
     assert plain({"token_env": "SHOP_TOKEN", "max_tokens": 5}) == {"token_env": "SHOP_TOKEN", "max_tokens": 5}
 
