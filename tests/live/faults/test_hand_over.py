@@ -130,7 +130,7 @@ def test_turns_of_a_stopping_worker_are_answered_by_the_other(make_rig, migrated
     assert code == 0
     assert gone < 5.0, f"the process took {gone:.2f} s to go"
     assert staying.alive
-    assert after < 5.0 + 5.0, f"nothing waited for a lease of 30 s, but the last turn took {after:.2f} s"
+    assert after < 20.0, f"nothing waited for a lease of 30 s, but the last turn took {after:.2f} s"
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
     check_rig(rig)
 

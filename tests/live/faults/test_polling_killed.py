@@ -20,7 +20,7 @@ COUNT = int(os.environ.get("POLL_DRILL", "60"))
 DEATHS = int(os.environ.get("POLL_DEATHS", "4"))
 DATABASE = os.environ.get("POLL_DATABASE")
 QUICK = {"lease": 0.3, "beat": 0.1, "sweep": 1}
-PATIENCE = 30 + COUNT / 5 + 2 * DEATHS
+PATIENCE = 60 + COUNT / 5 + 2 * DEATHS
 
 
 def drilled(rig, say):

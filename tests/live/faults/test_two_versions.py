@@ -97,6 +97,7 @@ def test_two_versions_share_a_database_until_it_is_contracted(make_rig, migrated
     give(rig, "beside", TURNS, "idempotent", "pure")
     kill_at_work(rig, old)
     rig.restart_the_dead()
+    rig.ready()
     refused = command(rig, newer, "migrate", "--contract")
     assert "older code may still be at work: 0.1.0 in" in refused.stderr
     give(rig, "after", TURNS, "idempotent", "pure")

@@ -41,5 +41,5 @@ def test_overview_shows_the_findings_to_those_who_may_operate(client, rt):
     until(lambda: text in console.get("/console/").text, "the first report is made and shown")
 
     page = console.get("/console/").text
-    assert page.index('id="needs"') < page.index('id="doctor"') < page.index('id="groups"')
+    assert page.index('id="needs"') < page.index('id="groups"') < page.index('id="doctor"')
     assert "<code>chordage start</code>" in page
