@@ -331,13 +331,13 @@ class Trial:
         return frozenset()
 
     def _sample(self) -> None:
-        """A run with a decision resumes at once, whether there is budget or not; it is not counted."""
+        """A run that is resumed, by a decision or by who steps it, continues whatever the budget, and has no place."""
         if time.monotonic() < self._sampled + 1.0:
             return
         self._sampled = time.monotonic()
         runs, budgets = schema.runs.c, self.fleet.settings["budgets"]
         with self.fleet.rig.runtime.store.read() as tx:
-            at_work = (runs.status == "running") & (runs.suspended == 0) & (runs.stalled == 0)
+            at_work = (runs.status == "running") & runs.place.is_not(None) & (runs.stalled == 0)
             counted = tx.execute(select(runs.grp, func.count()).where(at_work).group_by(runs.grp)).all()
         self.over_budget += [f"{group}: {count}" for group, count in counted if count > budgets.get(group, 8)]
 

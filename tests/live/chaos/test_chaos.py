@@ -26,7 +26,7 @@ def test_nothing_is_lost_doubled_or_left_whatever_fails(tmp_path, start_valkey, 
         strikes = trial.run(minutes * 60, turns=40)
         found = violations(trial)
         with capsys.disabled():
-            print("", *report(trial, strikes, time.monotonic() - began), f"violations: {len(found)}", sep="\n")
+            print("", *report(trial, strikes, time.monotonic() - began), f"violations: {len(found)}", *found, sep="\n")
 
         assert found == [], story(strikes)
         assert strikes
