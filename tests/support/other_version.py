@@ -84,8 +84,9 @@ class Version:
 
 def next_version(folder: Path, *, messages: bool = True) -> Version:
     """`messages`: its messages differ too."""
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")  # the latter says which release an install has
     for name in FOLDERS:
-        shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=left_out)
     for name, old, new in (*CHANGES, *(OF_MESSAGES if messages else ())):
         file = folder / name
         text = file.read_text()
