@@ -191,9 +191,10 @@ def test_nothing_but_the_prompt_grows_with_a_history_of_a_thousand_messages(flee
     workload.write_script(fleet.engine.room, TurnShape())
     short, long = (with_history(fleet, messages) for messages in (10, 1000))
 
+    once = 0.9  # of a mean of three turns: what one of them may do that the others do not, such as note durations
     assert long.messages == short.messages
-    assert long.commits == short.commits
-    assert long.write_statements == short.write_statements
+    assert long.commits == pytest.approx(short.commits, abs=once)
+    assert long.write_statements == pytest.approx(short.write_statements, abs=once)
     batches = 5  # news that happen to meet share a trip and an EXPIRE
     assert long.redis_commands == pytest.approx(short.redis_commands, abs=batches)
     assert long.redis_bytes == pytest.approx(short.redis_bytes, rel=0.02)
