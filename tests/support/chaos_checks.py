@@ -72,12 +72,14 @@ def _doubled_effects(trial: Trial) -> Iterator[str]:
 
 
 def _out_of_order(trial: Trial) -> Iterator[str]:
-    """Of those that came by now."""
-    turns = {row["id"]: row for row in trial.fleet.rig.rows("turns")}
+    """Of those that came by now. Turns of a thread end in the order of their arrival, but for one that was cancelled
+    while it was queued: its answer does not wait for those before it.
+    """
+    ends = {row["turn_id"]: row["id"] for row in trial.fleet.rig.rows("outbox")}
     for thread, order in list(trial.fleet.receiver.order.items()):
-        arrivals = [turns[turn]["arrival"] for turn in list(order) if turn in turns]
-        if arrivals != sorted(arrivals):
-            yield f"thread {thread} was answered in the order of its arrivals {arrivals}"
+        came = [ends[turn] for turn in list(order) if turn in ends]
+        if came != sorted(came):
+            yield f"thread {thread} was answered in the order of its ends {came}"
 
 
 def _messages(trial: Trial) -> Iterator[str]:
@@ -114,16 +116,17 @@ def _effects(trial: Trial) -> Iterator[str]:
 
 
 def _deliveries(trial: Trial) -> Iterator[str]:
-    """Each answer reached its receiver, those of a thread in the order of their arrival."""
+    """Each answer reached its receiver, those of a thread in the order in which their turns ended."""
     rig, receiver = trial.fleet.rig, trial.fleet.receiver
     wanted: dict[str, list[dict[str, Any]]] = {}
+    ends = {row["turn_id"]: row["id"] for row in rig.rows("outbox")}
     for row in rig.rows("turns"):
         if row["reply_target"]:
             wanted.setdefault(row["thread_id"], []).append(row)
     for thread, rows in wanted.items():
-        expected = [row["id"] for row in sorted(rows, key=lambda row: row["arrival"])]
+        expected = [row["id"] for row in sorted(rows, key=lambda row: ends[row["id"]])]
         if receiver.order[thread] != expected:
-            yield f"thread {thread} was answered as {receiver.order[thread]}, its turns came as {expected}"
+            yield f"thread {thread} was answered as {receiver.order[thread]}, its turns ended as {expected}"
 
 
 def _poisoned(trial: Trial) -> Iterator[str]:
