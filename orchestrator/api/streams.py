@@ -84,7 +84,7 @@ Reader = Annotated[Caller, needs_or_ticket(KeyScope.READ)]
 
 
 class ServerStop:
-    """In the place of the event that sse-starlette sets when the server is told to stop: it ends all followers."""
+    """Takes the place of the event that sse-starlette sets when the server stops. Setting it ends all followers."""
 
     def __init__(self, services: Services) -> None:
         self._streams = services.events

@@ -5,7 +5,7 @@ works, so one that lacks a key does not start, and no value is met first that it
 
 Failure: a value is written while it is encrypted anew. Mechanism: the UPDATE names the value that was read; where the
 row has another by now, nothing is changed, and the row is counted as missed. Each row is a transaction of its own, so
-nobody waits for more than one, and no order of locks is broken. Not promised: that a process whose cipher still
+other writers wait for one row at most, and no order of locks is broken. Not promised: that a process whose cipher still
 encrypts with the old key writes no such value afterwards.
 """
 

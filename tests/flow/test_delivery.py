@@ -282,6 +282,16 @@ def test_reply_target_learns_that_its_message_was_dropped_from_the_queue(world: 
     assert receiver.got[0].body == {"reason": "cancelled", "code": None, "detail": "no need", "text": None}
 
 
+def test_answers_leave_in_the_order_of_ends_and_a_cancelled_message_ends_at_once(world: World, receiver) -> None:
+    world.models.script = lambda prompt: spoken("ok")
+    first, dropped, last = (world.submit("hi", thread="t", reply_target=ME) for _ in range(3))
+    stages.cancel_turn(world.runtime, dropped, "no need")
+    world.run_dry()
+    settle(world)
+
+    assert [sent.turn_id for sent in receiver.got] == [dropped, first, last]
+
+
 def test_a_worker_that_stops_takes_nothing_more(world: World, receiver) -> None:
     answered(world, "t")
     project(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -100,6 +101,26 @@ def test_processes_and_folders_of_a_killed_test_run_are_removed(tmp_path):
 
     assert dead.returncode == -signal.SIGKILL
     until(lambda: is_gone(int(pid)) and not Path(folder).exists(), "the guard cleans up")
+
+
+WARM = """
+import json, os, sys
+print(json.dumps([sys.argv, os.environ["MARK"], os.getcwd(), os.getpid() == os.getsid(0), "celery" in sys.modules]))
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else os.kill(os.getpid(), 9))
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["3"], 3), (["0"], 0), ([], -9)])
+def test_program_that_starts_warm_is_a_process_of_its_own(tmp_path, arguments, code):
+    (tmp_path / "program.py").write_text(WARM)
+    argv = [str(tmp_path / "program.py"), *arguments]
+
+    process = processes.spawn_warm(argv, tmp_path / "log", env={"MARK": "here"}, cwd=tmp_path)
+
+    assert process.wait(30) == code
+    if code >= 0:
+        assert json.loads((tmp_path / "log").read_text()) == [argv, "here", str(tmp_path), True, True]
+    assert is_gone(process.pid)
 
 
 def test_stop_kills_the_whole_tree_of_a_process_that_does_not_listen(tmp_path):

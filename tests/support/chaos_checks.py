@@ -124,7 +124,9 @@ def _deliveries(trial: Trial) -> Iterator[str]:
         if row["reply_target"]:
             wanted.setdefault(row["thread_id"], []).append(row)
     for thread, rows in wanted.items():
-        expected = [row["id"] for row in sorted(rows, key=lambda row: ends[row["id"]])]
+        yield from (f"turn {row['id']} of thread {thread} has no answer" for row in rows if row["id"] not in ends)
+        answered = [row["id"] for row in rows if row["id"] in ends]
+        expected = sorted(answered, key=lambda turn: ends[turn])
         if receiver.order[thread] != expected:
             yield f"thread {thread} was answered as {receiver.order[thread]}, its turns ended as {expected}"
 

@@ -6,6 +6,7 @@ file is there. `RIG_WITHOUT` names a guard of `support.sabotage`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 from chordage.tasks import prebuilt
 from support.sabotage import GUARDS
@@ -55,7 +57,11 @@ def disturb_messages(patch: pytest.MonkeyPatch, file: Path) -> None:
         if kept:
             plain(channel, [*kept, *at_once])
         if late:
-            threading.Timer(chance.uniform(0, LATE), plain, (channel, late)).start()
+            threading.Timer(chance.uniform(0, LATE), push_again, (channel, late)).start()
+
+    def push_again(channel: Any, late: Texts) -> None:
+        with contextlib.suppress(RedisError, OSError):  # Redis is away by now: there is no double
+            plain(channel, late)
 
     patch.setattr(prebuilt, "_push", push)
 

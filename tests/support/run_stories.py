@@ -58,7 +58,7 @@ class RunStory:
                 offset += len(piece)
 
     def think(self, text: str, pieces: Iterable[str] = (), *, attempt: int = 0) -> None:
-        """What is told of the reasoning of an attempt: each piece, then all of it."""
+        """Notes of the reasoning of an attempt: each piece, then all of it."""
         offset = 0
         for piece in pieces:
             self.note("live.reasoning", step=self.step + 1, attempt=attempt, offset=offset, text=piece)

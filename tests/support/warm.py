@@ -112,7 +112,7 @@ def _serve(line: socket.socket) -> tuple[Sequence[str], Mapping[str, str]] | Non
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    children: dict[int, int] = {}  # by the number of the process: where its end is told
+    children: dict[int, int] = {}  # by the number of the process: the pipe for its exit code
     while True:
         ready = select.select([line, woken], [], [])[0]
         if woken in ready:

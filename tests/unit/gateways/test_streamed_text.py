@@ -69,7 +69,7 @@ def test_pieces_are_sent_one_by_one(redis, events):
 
 
 def test_first_piece_of_a_text_brings_the_reasoning_before_it(redis, events):
-    """So whoever has a text has the whole reasoning, whatever was lost of that."""
+    """A reader that has the text has all of its reasoning then, also where notes of it were lost."""
     speaker = Speaker(events)
     speaker.think("one ")
     events.flush()
