@@ -51,8 +51,10 @@ def _shape(connection: psycopg.Connection) -> Shape:
 
 def _empty(connection: psycopg.Connection) -> bool:
     filled = [table for table in reversed(metadata.sorted_tables) if table is not groups]
-    rows = sum(connection.execute(f'DELETE FROM "{table.name}"').rowcount for table in filled)
-    for (name,) in connection.execute(COUNTERS).fetchall():
-        connection.execute(f'ALTER SEQUENCE "{name}" RESTART')
-    kept = connection.execute("UPDATE groups SET budget = NULL, served = NULL, hand_on = 0").rowcount
-    return rows < MANY and kept == len(Group)
+    counters = connection.execute(COUNTERS).fetchall()
+    with connection.pipeline():  # one trip for all of it
+        deleted = [connection.execute(f'DELETE FROM "{table.name}"') for table in filled]
+        for (name,) in counters:
+            connection.execute(f'ALTER SEQUENCE "{name}" RESTART')
+        kept = connection.execute("UPDATE groups SET budget = NULL, served = NULL, hand_on = 0")
+    return sum(table.rowcount for table in deleted) < MANY and kept.rowcount == len(Group)
