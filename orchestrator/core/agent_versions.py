@@ -18,12 +18,12 @@ from types import UnionType
 from typing import Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from chordage.orchestrator.core.agent import AgentSpec
+from chordage.orchestrator.core.text import names_secret
 
 FORMAT = 1  # of a definition; another one makes all digests new
 LENGTH = 32  # characters of a digest
 SHOWN = 12  # characters of a digest where people read it
 FINGERPRINT = 8  # characters: a change shows, and the value cannot be found out by trying
-SECRET_WORDS = ("token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "credential")
 FROM_ENVIRONMENT = "_env"  # at the end of a key: its value is the name of a variable
 # Fields of an agent that are made of the others.
 NOT_IN_DEFINITION = frozenset({"named_models", "digest", "pinned_tools"})
@@ -95,8 +95,8 @@ def plain(value: Any, *, is_schema: bool = False) -> Any:
 
 
 def _plain_or_hidden(key: str, value: Any, *, is_schema: bool = False) -> Any:
-    name = key.lower().replace("-", "_")
-    is_secret = any(word in name for word in SECRET_WORDS) and not name.endswith(FROM_ENVIRONMENT)
+    name = key.lower()
+    is_secret = names_secret(key) and not name.endswith(FROM_ENVIRONMENT)
     is_description = is_schema and isinstance(value, Mapping)
     if is_secret and not is_description and _has_text(value):
         return fingerprint(value)

@@ -19,6 +19,9 @@ from chordage.orchestrator.core.model import Reply, ToolAsk
 
 E = TypeVar("E", bound=StrEnum)
 NAME_MAX = 200  # the width of the columns
+_SECRET = re.compile(
+    "token|secret|password|passwd|passphrase|pwd|credential|authorization|dsn|(api|access|private)_?key"
+)
 
 
 def clean_text(raw: str) -> str:
@@ -42,6 +45,11 @@ def clean_reply(raw: Reply) -> Reply:
         raw, text=clean_text(raw.text), asks=tuple(_ask(ask) for ask in raw.asks), extra=clean_json(raw.extra),
         reasoning=clean_text(raw.reasoning),
     )  # fmt: skip
+
+
+def names_secret(key: str) -> bool:
+    """An option of that name may hold a secret, which is not to be shown."""
+    return _SECRET.search(key.lower().replace("-", "_")) is not None
 
 
 def written_forms(name: str) -> set[str]:

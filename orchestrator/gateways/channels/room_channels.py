@@ -7,7 +7,6 @@ the shipped ones, then among entry points, then as import paths.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pydantic import Field
 from chordage.orchestrator.core.channels import Terms
 from chordage.orchestrator.core.errors import NotFound, RoomError, alternatives
 from chordage.orchestrator.core.message import TAKEN
+from chordage.orchestrator.core.text import names_secret
 from chordage.orchestrator.gateways.channels.guarding import GuardedChannel, masked
 from chordage.orchestrator.gateways.ports import Channel
 from chordage.orchestrator.gateways.room import imports
@@ -44,7 +44,6 @@ SHIPPED = {
     "http_json": 10.0,
     "webhook": 3600.0,  # replies go out there, and nothing comes in
 }
-_SECRET = re.compile(r"token|secret|password|passwd|api_?key|authorization", re.IGNORECASE)
 
 
 class BindingTable(TomlTable):
@@ -224,7 +223,7 @@ class _Environment:
                     resolved[short] = looked_up
             else:
                 resolved[key] = self._inner(value, (*path, key))
-                if isinstance(value, str) and value and _SECRET.search(key):
+                if isinstance(value, str) and value and names_secret(key):
                     self.secrets.add(value)
         return resolved
 

@@ -95,7 +95,11 @@ def test_everything_becomes_json():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", ["api_key", "X-Api-Key", "token", "db_password", "clientSecret", "Authorization"])
+NAMES = ["api_key", "X-Api-Key", "token", "db_password", "clientSecret", "Authorization", "privateKey", "access-key",
+         "passphrase", "db_pwd", "SENTRY_DSN"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", NAMES)
 def test_a_value_that_sounds_like_a_secret_is_a_fingerprint(key):
     shown = plain({key: "hunter2"})
 
