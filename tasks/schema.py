@@ -13,6 +13,7 @@ from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.errors import InvalidDecision, InvalidMessage
 from chordage.orchestrator.core.message import Sender, TurnRequest
 from chordage.orchestrator.core.stepping import StepRequest, Verb
+from chordage.orchestrator.core.text import field_fault
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -66,7 +67,7 @@ def decisions_from(decisions: Sequence[Mapping[str, Any]]) -> list[DecisionReque
         try:
             requests.append(DecisionBody.model_validate(fields).request())
         except ValidationError as error:
-            name, why = _first_fault(error, place)
+            name, why = _first_fault(error, DecisionBody, place)
             raise InvalidDecision(why, field=name) from error
     return requests
 
@@ -79,11 +80,13 @@ def _validated(model: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        name, why = _first_fault(error)
+        name, why = _first_fault(error, model)
         raise InvalidMessage(why, field=name) from error
 
 
-def _first_fault(error: ValidationError, *within: int) -> tuple[str, str]:
+def _first_fault(error: ValidationError, model: type[BaseModel], *within: int) -> tuple[str, str]:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in (*within, *first["loc"]))
-    return name, f"{name}: {first['msg']}; got {first['input']!r:.80}"
+    known = model.model_fields if len(first["loc"]) == 1 else ()
+    got = "" if first["type"] == "missing" else f"; got {first['input']!r:.80}"
+    return name, f"{name}: {field_fault(first, known)}{got}"

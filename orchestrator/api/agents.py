@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import etags, problems
 from chordage.orchestrator.api.callers import needs, require
 from chordage.orchestrator.api.etags import IfNoneMatch
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import Services, services_of
@@ -22,7 +22,7 @@ from chordage.orchestrator.views.agents import AgentDiff, AgentLine, AgentView
 Digest = Annotated[str, Query(min_length=6, max_length=64, pattern="^[0-9a-f]+$", examples=["1f0c93ab"])]
 AgentName = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00/]+$")]
 
-router = APIRouter(route_class=JsonRoute, tags=["agents"])
+router = json_router("agents")
 
 
 @router.get(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 import structlog
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue
 from starlette.responses import Response
 
@@ -40,7 +40,7 @@ from chordage.orchestrator.api.faces import (
     stream,
     streamed,
 )
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.core.agent import ToolMode, WhenBusy
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
@@ -58,7 +58,7 @@ SOURCE = "agui"
 HISTORY = 200  # remarks sent to a client that comes back
 
 log = structlog.get_logger()
-router = APIRouter(route_class=JsonRoute, tags=["agui"])
+router = json_router("agui")
 
 
 class AguiInputMessage(ClientBody):

@@ -11,7 +11,7 @@ import hashlib
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from pydantic import ConfigDict, Field, JsonValue
 from starlette.responses import Response
 
@@ -36,7 +36,7 @@ from chordage.orchestrator.api.faces import (
     stream,
     streamed,
 )
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.callers import Caller, KeyScope
@@ -51,7 +51,7 @@ from chordage.orchestrator.views.lookups import QuestionPlace
 SOURCE = "ai_sdk"
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
-router = APIRouter(route_class=JsonRoute, tags=["ai sdk"])
+router = json_router("ai sdk")
 
 Version = Annotated[Literal["6", "7"] | None, Query(description="The major version of the AI SDK. Default: 6.")]
 VersionHeader = Annotated[Literal["6", "7"] | None, Header(alias="x-ai-sdk", description="As `sdk`.")]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.bodies import STRICT, Moment, Name, storable
 from chordage.orchestrator.api.callers import needs, require
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import address, services_of
@@ -35,7 +35,7 @@ STATES_OF: Mapping[BulkAction, tuple[frozenset[TurnState], str]] = {
     BulkAction.RETRY: (RETRIED_STATES, "turns that ended without an answer, such as status:failed"),
 }
 
-router = APIRouter(route_class=JsonRoute, tags=["bulk"])
+router = json_router("bulk")
 
 
 class TurnFilterBody(BaseModel):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
@@ -20,7 +20,7 @@ from chordage.orchestrator.views.deliveries import DeliveryView
 
 DeliveryId = Annotated[int, Path(ge=1, lt=2**63)]
 
-router = APIRouter(route_class=JsonRoute, tags=["deliveries"])
+router = json_router("deliveries")
 
 
 @router.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from chordage.orchestrator import stages, views
@@ -14,7 +14,7 @@ from chordage.orchestrator.api.authentication import sent_key
 from chordage.orchestrator.api.bodies import BudgetBody
 from chordage.orchestrator.api.callers import known_for_fleet, needs_whole_fleet
 from chordage.orchestrator.api.etags import IfMatch, IfNoneMatch
-from chordage.orchestrator.api.guards import JsonRoute, headers_of
+from chordage.orchestrator.api.guards import headers_of, json_router
 from chordage.orchestrator.api.pages import page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
@@ -28,7 +28,7 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.views.groups import GroupView
 from chordage.orchestrator.views.processes import ProcessView
 
-router = APIRouter(route_class=JsonRoute, tags=["fleet"])
+router = json_router("fleet")
 
 
 @router.get(

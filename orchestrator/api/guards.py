@@ -6,16 +6,18 @@ that says where it comes from must be ours, and a body for the API must say that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-from fastapi import Request
+from fastapi import APIRouter, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.core import bounds
+from chordage.orchestrator.core.errors import alternatives
 from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.loops.server import BodyBroken, BodyRefused, BodyTooLarge, BodyTooSlow, RequestBodies
 
@@ -91,22 +93,40 @@ class BodyLimit:
 
 class JsonRoute(APIRoute):
     """A route of the API: a request that changes something says that it sends JSON, and errors are problem documents,
-    whatever app the route is in.
+    whatever app the route is in. A filter that is misspelt would list everything, so unknown parameters are refused.
     """
+
+    takes_unknown_parameters = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        known = frozenset(_query_names(self.dependant))
 
         async def handle_json(request: Request) -> Response:
-            if request.method in NO_BODY or _is_json(_values(request.scope, b"content-type")):
-                try:
-                    return await handle(request)
-                except problems.KNOWN as error:
-                    return problems.answer_to(request, error)
-            detail = "the body has to be JSON, and say so: send it with Content-Type: application/json"
-            return problems.answer(415, "unsupported_media_type", detail)
+            if request.method not in NO_BODY and not _is_json(_values(request.scope, b"content-type")):
+                detail = "the body has to be JSON, and say so: send it with Content-Type: application/json"
+                return problems.answer(415, "unsupported_media_type", detail)
+            unknown = sorted(request.query_params.keys() - known)
+            if unknown and not self.takes_unknown_parameters:
+                detail = f"{unknown[0]}: there is no such parameter; {alternatives(unknown[0], known)}"
+                return problems.answer(422, "invalid", detail, field=unknown[0])
+            try:
+                return await handle(request)
+            except problems.KNOWN as error:
+                return problems.answer_to(request, error)
 
         return handle_json
+
+
+def json_router(subject: str, route_class: type[JsonRoute] = JsonRoute) -> APIRouter:
+    """For the routes of a subject, as the OpenAPI document groups them."""
+    return APIRouter(route_class=route_class, tags=[subject], generate_unique_id_function=lambda route: route.name)
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for needed in dependant.dependencies:
+        yield from _query_names(needed)
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import etags, problems
 from chordage.orchestrator.api.bodies import DecisionBatch, LinkBody, Name
 from chordage.orchestrator.api.callers import allow_decisions, decide_as, needs
 from chordage.orchestrator.api.etags import IfNoneMatch
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import address, services_of
@@ -27,7 +27,7 @@ from chordage.orchestrator.views.approvals import QuestionState
 
 LINKED_PATH = "/console/ask/"  # of the page of a link: console/asked.py
 
-router = APIRouter(route_class=JsonRoute, tags=["inbox"])
+router = json_router("inbox")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

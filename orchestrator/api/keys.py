@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.bodies import STRICT, Moment, Name
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
@@ -29,7 +29,7 @@ from chordage.orchestrator.views.keys import KeyView, key_view
 KeyId = Annotated[str, Path(max_length=20, pattern=r"^[0-9a-z]+$")]
 Admin = Annotated[Caller, needs(KeyScope.ADMIN)]
 
-router = APIRouter(route_class=JsonRoute, tags=["keys"])
+router = json_router("keys")
 
 
 class KeyBody(BaseModel):

@@ -42,6 +42,7 @@ from chordage.orchestrator.core.errors import (
     UserError,
 )
 from chordage.orchestrator.core.status import TurnStatus
+from chordage.orchestrator.core.text import field_fault
 from chordage.orchestrator.faces import mcp as face
 from chordage.orchestrator.faces.moments import (
     QuestionAsked,
@@ -123,7 +124,7 @@ class HostRequests:
             return await self._answer(context, params)
         except ValidationError as error:
             first = error.errors()[0]
-            return _tool_result(face.refusal(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+            return _tool_result(face.refusal(f"{'.'.join(map(str, first['loc']))}: {field_fault(first)}"))
         except UserError as error:
             return _tool_result(face.refusal(problems.words_for(_caller_of(context), error)))
         except Exception:  # the package would send its text to the host

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from chordage.orchestrator.api import openai_turns
 from chordage.orchestrator.api.callers import needs
 from chordage.orchestrator.api.faces import FollowedTurns, check_streams, moments_of, streams_of
 from chordage.orchestrator.api.faces import stream as stream_of
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.openai_bodies import ChatRequest, CompactionRequest, ResponseRequest
 from chordage.orchestrator.api.openai_errors import OpenAIRefusal, OpenAIRoute, documented, error
 from chordage.orchestrator.api.openai_turns import PREFIX, Taken
@@ -42,7 +43,7 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"description": "The object; with `stream`, server-sent events.", "content": {"text/event-stream": {}}}
 }
 
-router = APIRouter(route_class=OpenAIRoute, tags=["openai"])
+router = json_router("openai", OpenAIRoute)
 Submits = Annotated[Caller, needs(KeyScope.SUBMIT, KeyScope.READ, KeyScope.PAYLOADS)]
 Reads = Annotated[Caller, needs(KeyScope.READ, KeyScope.PAYLOADS)]
 Operates = Annotated[Caller, needs(KeyScope.OPERATE, KeyScope.READ, KeyScope.PAYLOADS)]

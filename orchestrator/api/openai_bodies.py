@@ -20,6 +20,7 @@ from chordage.orchestrator.api.openai_errors import OpenAIRefusal
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.client_tools import MOST as CLIENT_TOOLS_MAX
 from chordage.orchestrator.core.client_tools import ClientResult, ClientTool
+from chordage.orchestrator.core.text import field_fault
 
 Metadata = Annotated[dict[str, str], Field(max_length=16)]
 Items = Annotated[list[dict[str, Any]], Field(max_length=4_000)]
@@ -269,7 +270,7 @@ def _function(tool: dict[str, Any], at: str) -> ClientTool:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in ("function", *first["loc"])) if "function" in tool else first["loc"][0]
-        raise OpenAIRefusal(f"{at}.{where}: {first['msg']}", code="invalid_value", param=at) from error
+        raise OpenAIRefusal(f"{at}.{where}: {field_fault(first)}", code="invalid_value", param=at) from error
 
 
 def _text(content: Any, at: str) -> str:

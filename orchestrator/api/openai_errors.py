@@ -18,6 +18,7 @@ from chordage.orchestrator.core.errors import UserError
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 CODES = {"urn:chordage:problem:unknown_agent": "model_not_found"}
+PARAMS = {"agent": "model"}  # what OpenAI calls a field of ours
 KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "ratelimit", "ratelimit-policy"})
 
 
@@ -32,7 +33,11 @@ class OpenAIRefusal(UserError):
 
 
 class OpenAIRoute(JsonRoute):
-    """A route whose errors, those of its dependencies too, have OpenAI's form. Every answer has an `x-request-id`."""
+    """A route whose errors, those of its dependencies too, have OpenAI's form. Every answer has an `x-request-id`.
+    Clients of OpenAI add parameters of their own to the address.
+    """
+
+    takes_unknown_parameters = True
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -55,8 +60,8 @@ class OpenAIRoute(JsonRoute):
 def _converted(response: Response) -> Response:
     problem = json.loads(bytes(response.body))
     kind, kept = problem["type"], {name: value for name, value in response.headers.items() if name in KEPT_HEADERS}
-    code = CODES.get(kind, kind.rpartition(":")[2])
-    return error(problem["status"], problem["detail"], code=code, param=problem.get("field"), headers=kept)
+    code, field = CODES.get(kind, kind.rpartition(":")[2]), problem.get("field")
+    return error(problem["status"], problem["detail"], code=code, param=PARAMS.get(field, field), headers=kept)
 
 
 def error(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -12,11 +11,13 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from chordage.orchestrator.core import errors, rates
 from chordage.orchestrator.core.callers import Caller
+from chordage.orchestrator.core.text import field_fault
 from chordage.orchestrator.loops.streams import StreamsStop
 
 log = structlog.get_logger()
@@ -28,6 +29,7 @@ CALLER = "chordage.caller"  # who sends a request: its key in the ASGI scope
 STALE = "stale_rev"  # the code of a verb for another revision: stages/step/verbs.py
 BROKEN = "a file of the room is broken; the log of the server says which"
 AWAY = "A required service does not answer; /health says which."
+PATH_SHOWN = 80  # characters
 CLOSE = {"Connection": "close"}  # the rest of the request is not read
 OF_READS = (401, 403, 421, 422, 429, 500, 503)  # what any request that reads may be answered with
 OF_WRITES = (400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503)
@@ -171,7 +173,7 @@ def broken_agent(name: str) -> str:
     return f"agent {name!r} is broken: it cannot be used until its files are repaired"
 
 
-def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
+def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where, *path = first["loc"]
@@ -186,22 +188,45 @@ def _invalid_request(_request: Request, error: Exception) -> JSONResponse:
             detail = "sender: who sends is known from the credential of the caller; leave it out"
             return answer(422, "invalid", detail, field=field)
         case _:
-            return answer(422, "invalid", f"{field or where}: {first['msg']}", field=field or str(where))
+            known = _body_fields(request) if where == "body" and len(path) == 1 else ()
+            detail = f"{field or where}: {field_fault(first, known)}"
+            return answer(422, "invalid", detail, field=field or str(where))
+
+
+def _body_fields(request: Request) -> Collection[str]:
+    """Of the whole body, where it is a table."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    kind = None if body is None else body.field_info.annotation
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return ()
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     """Refusals of the framework: unknown paths, wrong methods, bodies it cannot read."""
     assert isinstance(error, HTTPException)
-    kind, headers = HTTPStatus(error.status_code).name.lower(), dict(error.headers or {})
+    kind, detail = HTTPStatus(error.status_code).name.lower(), str(error.detail)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(request)):
-        headers["Allow"] = ", ".join(allowed)
-    return answer(error.status_code, kind, str(error.detail), headers=headers)
+        return wrong_method(request.method, allowed)
+    if detail == HTTPStatus.NOT_FOUND.phrase:  # no route of ours: those say what is not there
+        return nothing_at(request.url.path)
+    return answer(error.status_code, kind, detail, headers=error.headers)
+
+
+def nothing_at(path: str) -> JSONResponse:
+    return answer(404, "not_found", f"there is nothing at {path[:PATH_SHOWN]!r}; /docs lists what there is")
+
+
+def wrong_method(method: str, allowed: Collection[str]) -> JSONResponse:
+    names = sorted(allowed)
+    detail = f"{method} is not possible here; use {' or '.join(names)}"
+    return answer(405, "method_not_allowed", detail, headers={"Allow": ", ".join(names)})
 
 
 def _allowed(request: Request) -> list[str]:
-    """The framework names the methods of one route only, and a path may have several."""
+    """The framework names the methods of one route only, and a path may have several. `/x/all` is not `/x/{name}`."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    described = request.app.openapi()["paths"]
-    fitting = [one for one in described if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one)), path)]
-    closest = min(fitting, key=lambda one: one.count("{"), default="")  # `/x/all` is not `/x/{name}`
-    return sorted(verb.upper() for verb in described.get(closest, ()))
+    routes = [route for route in request.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    fitting = [route for route in routes if route.path_regex.match(path)]
+    closest = min((route.path for route in fitting), key=lambda path: (path.count("{"), -len(path)), default="")
+    return sorted({verb for route in fitting if route.path == closest for verb in route.methods or ()})

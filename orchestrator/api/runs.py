@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.bodies import Name, SteerBody
 from chordage.orchestrator.api.callers import as_caller, needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import SOURCE, address, services_of
@@ -33,7 +33,7 @@ from chordage.orchestrator.views.runs import RunView, Step, ToolRound
 PartOffset = Annotated[int, Query(ge=0, lt=2**31 - 1, description="The first character of the part.")]
 PartLength = Annotated[int, Query(ge=1, le=MAX_PART, description="How many characters at most.")]
 
-router = APIRouter(route_class=JsonRoute, tags=["runs"])
+router = json_router("runs")
 
 
 @router.get(

@@ -86,21 +86,14 @@ def make_router(services: Services, *, checks: Mapping[str, Check]) -> APIRouter
     it accepts and the size of bodies.
     """
     health = Health(checks)
-    router = APIRouter(lifespan=_lifespan(services, health))
-    _include_routers(router, services, health)
-    return router
-
-
-def _include_routers(api: APIRouter | FastAPI, services: Services, health: Health) -> None:
-    """FastAPI prepares all routes once more for each router between them and the app, so a server has none between."""
 
     async def give_services(request: Request) -> None:
         request.state.services = services
 
+    all_routes = APIRouter(lifespan=_lifespan(services, health))
     for router in (*ROUTERS, health_router(health, services)):
-        api.include_router(
-            router, dependencies=[Depends(give_services)], generate_unique_id_function=lambda route: route.name
-        )
+        all_routes.include_router(router, dependencies=[Depends(give_services)])
+    return all_routes
 
 
 def _lifespan(services: Services, health: Health) -> Callable[[Any], AbstractAsyncContextManager[None]]:
@@ -153,19 +146,16 @@ def make_server(
     problems.install(app)
     keep(app, services)
     describe_keys(app)
-    _include_routers(app, services, health)
+    add_routes(app, *ROUTERS, health_router(health, services))
     app.router.routes.append(mcp.route)
     reference.add(app)
-    _compile_routes(app)
     return app
 
 
-def _compile_routes(app: FastAPI) -> None:
-    """FastAPI compiles the routes of its routers when the first request is matched, which then waits 0.1 s. It replaces
-    the process's filters of warnings meanwhile: two servers that did so in two threads would undo each other's.
-    """
-    for route in app.router.routes:
-        route.matches({"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []})
+def add_routes(app: FastAPI, *routers: APIRouter) -> None:
+    """The routes themselves: for `include_router` FastAPI makes each once more, in 0.1 s."""
+    for router in routers:
+        app.router.routes.extend(router.routes)
 
 
 def largest_body(bounds: Bounds) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.callers import needs_whole_fleet
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import address, services_of
@@ -27,7 +27,7 @@ ItemName = Annotated[
     str, Path(min_length=1, max_length=300, pattern=r"^[^\x00/]+$", description="As it is listed: `chore:water`.")
 ]
 
-router = APIRouter(route_class=JsonRoute, tags=["sources"])
+router = json_router("sources")
 
 
 @router.get(

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import etags, problems
 from chordage.orchestrator.api.bodies import VerbBody
 from chordage.orchestrator.api.callers import needs, require
 from chordage.orchestrator.api.etags import IfMatch, IfNoneMatch
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.api.shown import model_of, show
@@ -24,7 +24,7 @@ from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.stepping import Standing, StepRequest, Verb
 from chordage.orchestrator.views.stepped import SteppedView
 
-router = APIRouter(route_class=JsonRoute, tags=["stepped turns"])
+router = json_router("stepped turns")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

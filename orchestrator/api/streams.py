@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import anyio.to_thread
 import structlog
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import Depends, Header, Path, Query, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.exceptions import HTTPException
@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api.callers import needs_or_ticket
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.problems import documented, words_for
 from chordage.orchestrator.api.services import EventStreams, Services, services_of
 from chordage.orchestrator.core import message
@@ -76,7 +76,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 _OVER: dict[int | str, dict[str, Any]] = {204: {"description": "There is nothing behind that event: the turn ended."}}
 
-router = APIRouter(route_class=JsonRoute, tags=["streams"])
+router = json_router("streams")
 TicketQuery = Annotated[
     str | None, Query(max_length=200, description="In the place of a key: good once, and for this path alone.")
 ]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Path, Request, Response
+from fastapi import HTTPException, Path, Request, Response
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.bodies import ForkBody, Name
 from chordage.orchestrator.api.callers import as_caller, needs, require
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import SOURCE, Services, address, services_of
@@ -27,7 +27,7 @@ from chordage.orchestrator.views.threads import Remark, ThreadDetails, ThreadVie
 
 ThreadId = Annotated[str, Path(min_length=1, max_length=400, pattern=r"^[^\x00]+$")]
 
-router = APIRouter(route_class=JsonRoute, tags=["threads"])
+router = json_router("threads")
 
 
 @router.get(

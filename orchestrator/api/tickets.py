@@ -11,21 +11,21 @@ from datetime import datetime
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.bodies import STRICT
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.errors import Conflict, InvalidMessage
 from chordage.orchestrator.core.logins import TicketHolder
 
-router = APIRouter(route_class=JsonRoute, tags=["streams"])
+router = json_router("streams")
 
 
 class TicketBody(BaseModel):

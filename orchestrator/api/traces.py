@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.callers import needs, require
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.api.turns import Id
@@ -47,7 +47,7 @@ Contents = Annotated[
     bool, Query(description="With messages, arguments and results, which needs the scope `payloads` too.")
 ]
 
-router = APIRouter(route_class=JsonRoute, tags=["runs"])
+router = json_router("runs")
 
 
 @router.get(

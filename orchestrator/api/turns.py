@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import AwareDatetime
 
 from chordage.orchestrator import stages, views
@@ -15,7 +15,7 @@ from chordage.orchestrator.api import etags, pages, problems
 from chordage.orchestrator.api.bodies import CancelBody, Moment, Name, TurnChange, TurnFields
 from chordage.orchestrator.api.callers import allow_group, as_caller, needs, require
 from chordage.orchestrator.api.etags import IfMatch, IfNoneMatch
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import SOURCE, address, services_of
@@ -55,7 +55,7 @@ Since = Annotated[Moment | None, Query(description="Only what came then or later
 Until = Annotated[Moment | None, Query(description="Only what came before.")]
 _DONE: dict[str, Any] = {"model": model_of(TurnView), "description": "It was waited for, and is done."}
 
-router = APIRouter(route_class=JsonRoute, tags=["turns"])
+router = json_router("turns")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

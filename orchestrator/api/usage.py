@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.api.turns import Since, Until
@@ -35,7 +35,7 @@ _EXAMPLE = {
     "looked_to": None,
 }  # fmt: skip
 
-router = APIRouter(route_class=JsonRoute, tags=["usage"])
+router = json_router("usage")
 
 
 @router.get(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.bodies import Name
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import Services, services_of
@@ -24,7 +24,7 @@ from chordage.orchestrator.core.logins import WebSession
 Admin = Annotated[Caller, needs(KeyScope.ADMIN)]
 SessionId = Annotated[str, Path(max_length=40, pattern=r"^[0-9A-Za-z_-]+$")]
 
-router = APIRouter(route_class=JsonRoute, tags=["keys"])
+router = json_router("keys")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,12 +67,11 @@ class WebhookEndpoint:
             await anyio.to_thread.run_sync(bindings.refresh, limiter=self._receiver.threads)
         match bindings.find(path, scope["method"]):
             case None:  # the same words as the API has for a path that it does not know
-                return problems.answer(404, "not_found", "Not Found")
+                return problems.nothing_at(path)
             case Closed():
                 return _refusal(DeliveryOutcome.UNAVAILABLE)
             case WrongMethod(allowed):
-                allow = {"Allow": ", ".join(sorted(allowed))}
-                return problems.answer(405, "method_not_allowed", "Method Not Allowed", headers=allow)
+                return problems.wrong_method(scope["method"], allowed)
             case WebhookBinding() as binding:
                 return await self._deliver(binding, scope, receive)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 
 from chordage.orchestrator.api.callers import needs
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.problems import documented
 from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.core.callers import Caller, KeyScope
@@ -27,7 +27,7 @@ SomeId = Annotated[
     ),
 ]
 
-router = APIRouter(route_class=JsonRoute, tags=["why"])
+router = json_router("why")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

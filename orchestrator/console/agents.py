@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api.agents import AgentName
 from chordage.orchestrator.api.problems import words_for
 from chordage.orchestrator.api.services import Services, services_of
-from chordage.orchestrator.console.pages import context_of, render
+from chordage.orchestrator.console.pages import context_of, page_router, render
 from chordage.orchestrator.console.usage import usage_of
 from chordage.orchestrator.core.agent import AgentSpec, ToolSpec
 from chordage.orchestrator.core.callers import Caller, KeyScope
@@ -24,7 +24,7 @@ from chordage.orchestrator.views.usage import UsageLine
 
 DAYS_SHOWN = 7  # of what each has used
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,9 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_plus
 
 import structlog
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
@@ -21,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api.problems import words_for
+from chordage.orchestrator.api.server import add_routes
 from chordage.orchestrator.api.services import Services, keep
 from chordage.orchestrator.console import (
     agents,
@@ -82,22 +82,12 @@ class _Files(StaticFiles):
         return response
 
 
-async def check_address(request: Request) -> None:
-    """Parts of the address are looked for in the database, and PostgreSQL takes no NUL."""
-    if "\x00" in request.url.path or "\x00" in unquote_plus(request.url.query):
-        raise errors.NotFound("there is no such page")
-
-
 def make_console(services: Services) -> FastAPI:
-    app = FastAPI(
-        title="chordage console", openapi_url=None, docs_url=None, redoc_url=None,
-        dependencies=[Depends(check_address)],
-    )  # fmt: skip
+    app = FastAPI(title="chordage console", openapi_url=None, docs_url=None, redoc_url=None)
     keep(app, services)
     app.state.live = LiveStreams(partial(views.run_marks, services.rt.store))
     app.mount("/static", _Files(directory=STATIC))
-    for router in ROUTERS:
-        app.include_router(router)
+    add_routes(app, *ROUTERS)
     for kind in STATUS_OF:
         app.add_exception_handler(kind, _refused)
     app.add_exception_handler(errors.Unauthenticated, _to_login)

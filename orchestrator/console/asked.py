@@ -13,7 +13,7 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 import anyio.to_thread
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
@@ -21,7 +21,7 @@ from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.api.sessions import check_own_page
 from chordage.orchestrator.console.forms import FIELDS_MAX, SentForm
 from chordage.orchestrator.console.inbox import card_of, decision_request
-from chordage.orchestrator.console.pages import PageContext, bare
+from chordage.orchestrator.console.pages import PageContext, bare, page_router
 from chordage.orchestrator.core.approvals import Action, Why
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.errors import Conflict, Forbidden, InvalidDecision, NotFound
@@ -29,7 +29,7 @@ from chordage.orchestrator.core.question_links import ADDRESS_MAX
 
 LONGEST_FORM = 1_000_000  # bytes
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Token = Annotated[str, Path(max_length=ADDRESS_MAX)]
 
 

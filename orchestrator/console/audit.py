@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import pages
 from chordage.orchestrator.api.services import services_of
-from chordage.orchestrator.console.pages import context_of, render
+from chordage.orchestrator.console.pages import context_of, page_router, render
 from chordage.orchestrator.core.audit import Audited
 from chordage.orchestrator.core.callers import KeyScope
 
 LISTED = 50
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @router.get("/audit")

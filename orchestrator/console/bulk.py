@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
@@ -16,7 +16,7 @@ from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.console.forms import SentForm, sent_form
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import RunWatch
-from chordage.orchestrator.console.pages import PageContext, back, context_of, part, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, page_router, part, render
 from chordage.orchestrator.console.search import read_search
 from chordage.orchestrator.core.bulk import BulkAction, BulkRequest
 from chordage.orchestrator.core.callers import KeyScope
@@ -25,7 +25,7 @@ from chordage.orchestrator.core.errors import InvalidMessage
 LISTED = 50
 REFUSED = 50  # that a page shows
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Words = Annotated[str, Query(max_length=1000)]
 Place = Annotated[str | None, Query(max_length=200)]
 Ids = Annotated[list[str] | None, Query(max_length=200)]

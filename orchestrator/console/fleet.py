@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.console.forms import SentForm, sent_form
 from chordage.orchestrator.console.overview import SILENT, group_views, process_views
-from chordage.orchestrator.console.pages import PageContext, back, context_of, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, page_router, render
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.deliveries import DeliveryStatus
 from chordage.orchestrator.core.errors import Forbidden, InvalidMessage, UserError
@@ -19,7 +19,7 @@ from chordage.orchestrator.loops.pulse import pause, resume, run_now
 
 LISTED = 50
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 def fleet_context(request: Request, *scopes: KeyScope) -> PageContext:

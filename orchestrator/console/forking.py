@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.callers import as_caller
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.console.forms import SentForm, json_of, sent_form
-from chordage.orchestrator.console.pages import PageContext, back, context_of, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, page_router, render
 from chordage.orchestrator.console.words import pretty
 from chordage.orchestrator.core import subagents
 from chordage.orchestrator.core.agent import AgentSpec, Effect
@@ -33,7 +33,7 @@ MOST_DIGITS = 9
 ARGUMENTS = "arguments."  # and the model's id of the call
 _ANSWERS = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED})
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Id = Annotated[str, Path(max_length=200)]
 StepNumber = Annotated[int, Query(ge=0, lt=2**31)]
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
@@ -21,7 +21,7 @@ from chordage.orchestrator.console.forms import FormField, SentForm, answer_from
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import RunWatch
 from chordage.orchestrator.console.login import own_path
-from chordage.orchestrator.console.pages import PageContext, back, context_of, open_questions, part, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, open_questions, page_router, part, render
 from chordage.orchestrator.core.approvals import Action, DecisionRequest, OnExpiry, ResumeMode, Why
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Conflict, Forbidden, InvalidDecision, NotFound
@@ -41,7 +41,7 @@ THEN = {
 NOT_CARRIED_OUT = "then the model reads that the call was not carried out"
 DONE = {"approved": "Approved.", "denied": "Denied.", "answered": "Answered.", "twice": "That was decided before."}
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Cards = Annotated[str, Query(max_length=8000)]
 After = Annotated[str | None, Query(max_length=200)]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from chordage.orchestrator.api.sessions import caller_of_session, login_with_key, login_with_link, logout
 from chordage.orchestrator.console.forms import sent_form
-from chordage.orchestrator.console.pages import HEADERS, bare
+from chordage.orchestrator.console.pages import HEADERS, bare, page_router
 from chordage.orchestrator.core.errors import Forbidden, TooManyRequests, Unauthenticated
 
 LONGEST_FORM = 10_000  # bytes
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @router.get("/login")

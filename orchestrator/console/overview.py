@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
@@ -15,7 +15,7 @@ from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.console.first_turn import first_turn
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import RunWatch
-from chordage.orchestrator.console.pages import PageContext, context_of, open_questions, part, render
+from chordage.orchestrator.console.pages import PageContext, context_of, open_questions, page_router, part, render
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.views import Throughput, TurnFilter, TurnState
 from chordage.orchestrator.views.groups import GroupView
@@ -25,7 +25,7 @@ OLDEST = 3  # questions and failures that are named
 LATELY = timedelta(hours=24)
 SILENT = timedelta(seconds=30)  # a process that was not seen for longer is probably gone
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import unquote_plus, urlencode
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -28,7 +28,7 @@ from chordage.orchestrator.api.sessions import caller_of_session, csrf_token
 from chordage.orchestrator.console import words
 from chordage.orchestrator.console.payloads import HIDDEN, shown_to
 from chordage.orchestrator.core.callers import Caller, KeyScope
-from chordage.orchestrator.core.errors import Forbidden, Unauthenticated
+from chordage.orchestrator.core.errors import Forbidden, NotFound, Unauthenticated
 from chordage.orchestrator.core.inert import inert
 from chordage.orchestrator.core.prices import cost_text, dollars_text
 
@@ -54,6 +54,16 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+
+
+def page_router() -> APIRouter:
+    return APIRouter(include_in_schema=False, dependencies=[Depends(_check_address)])
+
+
+async def _check_address(request: Request) -> None:
+    """Parts of the address are looked for in the database, and PostgreSQL takes no NUL."""
+    if "\x00" in request.url.path or "\x00" in unquote_plus(request.url.query):
+        raise NotFound("there is no such page")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

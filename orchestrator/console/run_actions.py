@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
 
@@ -18,7 +18,7 @@ from chordage.orchestrator.api.callers import allow_group
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.api.shown import model_of, show
 from chordage.orchestrator.console.forms import SentForm, sent_form
-from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of
+from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of, page_router
 from chordage.orchestrator.console.run_page import EXTENSIONS, Id, RunSight, show_sight, sight_of
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Conflict, Forbidden, InvalidMessage
@@ -28,7 +28,7 @@ from chordage.orchestrator.core.stepping import StepRequest, Verb
 
 EXPORT: TypeAdapter[Any] = TypeAdapter(model_of(views.RunExport))
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @router.post("/runs/{some_id}/group")

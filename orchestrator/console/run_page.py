@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
@@ -18,7 +18,7 @@ from chordage.orchestrator.console.forms import SentForm, sent_form
 from chordage.orchestrator.console.inbox import card_of
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import LiveText, RunWatch
-from chordage.orchestrator.console.pages import PageContext, back, context_of, part, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, page_router, part, render
 from chordage.orchestrator.console.timeline import RunFamily, Timeline, timeline
 from chordage.orchestrator.console.why import why_of_turn
 from chordage.orchestrator.core.agent import WhenBusy
@@ -61,7 +61,7 @@ NOTICES = {
     "forked": "It is forked: what the run that it was forked from has done is answered from its record.",
 }
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Id = Annotated[str, Path(max_length=400)]
 Offset = Annotated[int, Query(ge=0, lt=2**31)]
 Word = Annotated[str, Query(max_length=20)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from chordage.orchestrator import views
@@ -16,7 +16,7 @@ from chordage.orchestrator.console.first_turn import first_turn
 from chordage.orchestrator.console.forms import SentForm, sent_form
 from chordage.orchestrator.console.live import LivePage, LiveParts, digest, streaming
 from chordage.orchestrator.console.live_text import RunWatch
-from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of, part, render
+from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of, page_router, part, render
 from chordage.orchestrator.console.run_page import from_person
 from chordage.orchestrator.console.search import RunSearch, read_search
 from chordage.orchestrator.console.suggestions import may_share
@@ -29,7 +29,7 @@ from chordage.orchestrator.views.turn_search import OPEN_STATES
 PAGE = 50
 NO_TEXTS = "your key may not search in texts: it has no scope payloads"
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Words = Annotated[str, Query(max_length=1000)]
 Before = Annotated[str | None, Query(max_length=200)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import stages, views
@@ -12,12 +12,12 @@ from chordage.orchestrator.api.services import services_of
 from chordage.orchestrator.api.sessions import session_id_of
 from chordage.orchestrator.api.web_sessions import forget
 from chordage.orchestrator.console.forms import SentForm, sent_form
-from chordage.orchestrator.console.pages import PageContext, back, context_of, render
+from chordage.orchestrator.console.pages import PageContext, back, context_of, page_router, render
 from chordage.orchestrator.core.errors import NotFound
 
 LISTED = 50
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @router.get("/sessions")

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api.services import Services, services_of
 from chordage.orchestrator.console.forms import SentForm, sent_form
-from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of
+from chordage.orchestrator.console.pages import HEADERS, PageContext, back, context_of, page_router
 from chordage.orchestrator.console.search import NAMES, OPEN
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import Forbidden
@@ -30,7 +30,7 @@ OFFERED = 12
 _LAST_WORD = re.compile(r'(?:\w+:)?(?:"[^"]*"?|\S*)$')
 _EXAMPLES = {"age": ("<1h", "<1d", ">7d"), "tokens": (">1k", ">10k", ">100k")}
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 Words = Annotated[str, Query(max_length=1000)]
 
 

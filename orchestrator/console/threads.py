@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api import pages
 from chordage.orchestrator.api.pages import After
 from chordage.orchestrator.api.services import Services, services_of
-from chordage.orchestrator.console.pages import PageContext, context_of, render
+from chordage.orchestrator.console.pages import PageContext, context_of, page_router, render
 from chordage.orchestrator.console.why import why_of_turn
 from chordage.orchestrator.core import message
 from chordage.orchestrator.core.callers import KeyScope
@@ -24,7 +24,7 @@ from chordage.orchestrator.views.turns import TurnLine
 PAGE = 50
 REMARKS = 60
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 @router.get("/threads")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from chordage.orchestrator import views
 from chordage.orchestrator.api.services import services_of
-from chordage.orchestrator.console.pages import PageContext, context_of, render
+from chordage.orchestrator.console.pages import PageContext, context_of, page_router, render
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.prices import UsageKey
 from chordage.orchestrator.views.usage import UsageReport
 
 DAYS = (1, 7, 30, 90)
 
-router = APIRouter(include_in_schema=False)
+router = page_router()
 
 
 def usage_of(request: Request, context: PageContext, by: UsageKey, days: int) -> UsageReport:

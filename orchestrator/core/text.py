@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
 from chordage.orchestrator.core import bounds
+from chordage.orchestrator.core.errors import alternatives
 from chordage.orchestrator.core.model import Reply, ToolAsk
 
 E = TypeVar("E", bound=StrEnum)
@@ -116,6 +117,17 @@ def must(condition: object, problem: str) -> None:
 def one_of(kind: type[E], given: str, name: str) -> E:
     must(given in set(kind), f"{name} must be one of {', '.join(kind)}; got {given!r}")
     return kind(given)
+
+
+def field_fault(fault: Mapping[str, Any], known: Collection[str] = ()) -> str:
+    """What is wrong with a field, of the `errors()` of pydantic. `known`: which fields there could be."""
+    match fault["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return "there is no such field" + (f"; {alternatives(str(fault['loc'][-1]), known)}" if known else "")
+        case _:
+            return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def must_be_json(value: Any, name: str) -> None:

@@ -17,6 +17,7 @@ from chordage.orchestrator.core.agent import Effect, Placement
 from chordage.orchestrator.core.errors import ConfigError
 from chordage.orchestrator.core.groups import DEFAULT_BUDGETS, Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.text import field_fault
 
 DAY = 86_400.0
 _ORIGIN = {Group.CHAT: Origin.CHAT, Group.TASK: Origin.TASK, Group.CHORE: Origin.CHORE, Group.WILL: Origin.WILL}
@@ -102,7 +103,7 @@ def read(path: Path) -> Scenario:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise ConfigError(f"{path}: {place}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise ConfigError(f"{path}: {place}: {field_fault(first)}") from error
 
 
 def arrival_times(source: MessageSource, seconds: float, seed: int) -> Iterator[float]:

@@ -113,11 +113,11 @@ def test_another_answer_with_the_same_key_is_a_conflict(client, rt):
 
 OK = {"target": "x", "action": "resume"}
 BROKEN = {
-    "no decisions": ({}, "decisions", "Field required"),
+    "no decisions": ({}, "decisions", "is missing"),
     "an empty list": ({"decisions": []}, "decisions", "at least 1 item"),
-    "no target": ({"decisions": [{"action": "resume"}]}, "decisions.0.target", "Field required"),
+    "no target": ({"decisions": [{"action": "resume"}]}, "decisions.0.target", "is missing"),
     "no such action": ({"decisions": [{**OK, "action": "go"}]}, "decisions.0.action", "'resume' or 'cancel'"),
-    "unknown field": ({"decisions": [{**OK, "id": 1}]}, "decisions.0.id", "Extra inputs"),
+    "unknown field": ({"decisions": [{**OK, "id": 1}]}, "decisions.0.id", "there is no such field"),
     "NUL in payload": ({"decisions": [{**OK, "payload": ["\0"]}]}, "decisions.0.payload", "NUL"),
     "half a surrogate": ({"decisions": [{**OK, "reason": "\ud800"}]}, "decisions.0.reason", "surrogate"),
     "empty key": ({"decisions": [{**OK, "decision_key": ""}]}, "decisions.0.decision_key", "at least 1"),
@@ -192,7 +192,7 @@ def test_any_service_decides_by_the_name_of_a_celery_task(rt, settings):
 
     assert (len(first), redelivered) == (1, first)
     assert messages(settings) == [names.ADVANCE]
-    assert "0.action: Field required" in str(refused.result)
+    assert "0.action: is missing" in str(refused.result)
 
 
 def test_a_refusal_is_an_answer_and_no_fault_to_be_logged(rt, settings, caplog):

@@ -197,7 +197,7 @@ def test_a_key_sees_only_its_own_turns_and_agents(server):
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("ask_ada", {}, "message: Field required"),
+        ("ask_ada", {}, "message: is missing"),
         ("ask_ada", {"message": "x", "wait": 900}, "wait: Input should be less than or equal to 45"),
         ("ask_ada", {"message": " "}, "text"),
         ("ask_nobody", {"message": "x"}, "there is no tool 'ask_nobody'; there are: ask_ada"),

@@ -79,7 +79,7 @@ def test_what_only_tunes_a_model_is_ignored(client: httpx.Client):
 
 WRONG: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
     ({"input": "hello"}, (400, "missing_required_parameter", "model")),
-    ({"model": "nobody", "input": "hello"}, (404, "model_not_found", "agent")),
+    ({"model": "nobody", "input": "hello"}, (404, "model_not_found", "model")),
     ({"model": "ada", "input": " "}, (400, "invalid_request", "input")),
     ({"model": "ada", "input": [{"role": "user", "content": " "}]}, (400, "invalid_value", "input")),
     ({"model": "ada", "input": [{"role": "assistant", "content": "Hi"}]}, (400, "invalid_request", "input")),

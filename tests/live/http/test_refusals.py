@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 
 BROKEN = {
     "blank text": ({"text": " \n"}, 422, "text", "text is blank"),
-    "no text": ({}, 422, "text", "Field required"),
+    "no text": ({}, 422, "text", "is missing"),
     "chat without channel": ({"text": "x", "origin": "chat"}, 422, "channel", "needs a channel"),
     "chat with blank channel": ({"text": "x", "origin": "chat", "channel": " "}, 422, "channel", "needs a channel"),
     "invoke with channel": ({"text": "x", "channel": "api"}, 422, "channel", "takes no channel"),
@@ -27,7 +27,7 @@ BROKEN = {
     "chore over HTTP": ({"text": "x", "origin": "chore"}, 422, "origin", "'invoke' or 'chat'"),
     "will over HTTP": ({"text": "x", "origin": "will"}, 422, "origin", "'invoke' or 'chat'"),
     "sender": ({"text": "x", "sender": "owner"}, 422, "sender", "known from the credential"),
-    "unknown field": ({"text": "x", "thread": "t"}, 422, "thread", "Extra inputs"),
+    "unknown field": ({"text": "x", "thread": "t"}, 422, "thread", "there is no such field; did you mean thread_id?"),
     "empty thread id": ({"text": "x", "thread_id": ""}, 422, "thread_id", "1 to 200 characters"),
     "long thread id": ({"text": "x", "thread_id": "t" * 201}, 422, "thread_id", "1 to 200 characters, not 201"),
     "control character": ({"text": "x", "thread_id": "a\nb"}, 422, "thread_id", "visible characters"),
@@ -47,7 +47,7 @@ BROKEN = {
     "no rounds": ({"text": "x", "limits": {"max_rounds": 0}}, 422, "limits.max_rounds", "greater than or equal to 1"),
     "more rounds": ({"text": "x", "limits": {"max_rounds": 99}}, 422, "limits.max_rounds", "may only tighten it"),
     "no time": ({"text": "x", "limits": {"timeout": 0}}, 422, "limits.timeout", "greater than 0"),
-    "no such limit": ({"text": "x", "limits": {"depth": 1}}, 422, "limits.depth", "Extra inputs"),
+    "no such limit": ({"text": "x", "limits": {"depth": 1}}, 422, "limits.depth", "there is no such field"),
     "deadline without zone": ({"text": "x", "deadline": "2030-01-01T00:00:00"}, 422, "deadline", "timezone"),
     "deadline is over": ({"text": "x", "deadline": "2001-01-01T00:00:00Z"}, 422, "deadline", "past"),
     "outside of time": ({"text": "x", "deadline": "9999-12-31T23:59:59-01:00"}, 422, "deadline", "years 1 to 9999"),
@@ -128,6 +128,24 @@ def test_what_is_not_there_is_a_404_document(client, path):
     response = client.get(path)
 
     assert (response.status_code, response.headers["Content-Type"]) == (404, PROBLEM)
+    assert "there is" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "detail"),
+    [
+        ("GET", "/turns?dispositon=failed", "dispositon: there is no such parameter; did you mean disposition?"),
+        ("GET", "/agents?x=1", "x: there is no such parameter; there are: none"),
+        ("POST", "/turns?wiat=20", "wiat: there is no such parameter; did you mean wait?"),
+        ("GET", "/openapi.json?x=1", None),
+        ("GET", "/v1/models?api-version=1", None),
+    ],
+)
+def test_a_parameter_that_does_not_exist_is_refused_and_named(client, rt, method, path, detail):
+    response = client.request(method, path, json={"text": "x"} if method == "POST" else None)
+
+    assert (response.status_code, response.json().get("detail")) == (422 if detail else 200, detail)
+    assert views.turns(rt.store) == []
 
 
 def test_a_wrong_method_is_a_405_document_that_names_the_right_one(client):
@@ -135,6 +153,7 @@ def test_a_wrong_method_is_a_405_document_that_names_the_right_one(client):
 
     assert (response.status_code, response.headers["Content-Type"]) == (405, PROBLEM)
     assert response.headers["Allow"] == "GET, POST"
+    assert response.json()["detail"] == "PUT is not possible here; use GET or POST"
 
 
 def test_too_large_a_body_is_refused_by_its_announced_length(client, settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pytest
 from sqlalchemy import select
@@ -134,6 +135,7 @@ def test_duplicate_header_is_no_signature(hooked):
 def test_an_unknown_path_is_the_404_of_the_api(hooked, path):
     problem = refused(hooked.client.post(path, content=b"{}"), 404)
 
+    problem["detail"] = problem["detail"].replace(repr(unquote(path)), "'/nowhere'")
     assert problem == hooked.client.post("/nowhere").json()
 
 

@@ -284,9 +284,9 @@ BATCHES = {
     "nothing": (b"[]", "there is no decision: give at least one"),
     "no UTF-8": (b"[\xff", "give the decisions in UTF-8: byte 1 is not"),
     "no object": (b"[1]", "0: Input should be a valid dictionary"),
-    "no action": (b'[{"target": "x"}]', "0.action: Field required"),
+    "no action": (b'[{"target": "x"}]', "0.action: is missing"),
     "unknown action": (b'[{"target": "x", "action": "go"}]', "0.action: Input should be 'resume' or 'cancel'"),
-    "unknown field": (b'[{"target": "x", "action": "resume", "id": 1}]', "0.id: Extra inputs"),
+    "unknown field": (b'[{"target": "x", "action": "resume", "id": 1}]', "0.id: there is no such field"),
 }
 
 
