@@ -14,7 +14,7 @@ import pytest
 import structlog
 from celery import _state
 from httpx._transports import default
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from structlog.dev import plain_traceback
 
 HERE = Path(__file__).parent
@@ -44,7 +44,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
-    """How long an example takes says nothing on a busy machine, so Hypothesis sets it no limit.
+    """How long an example takes says nothing on a busy machine, so Hypothesis sets it no limit, and none to making it.
 
     A background job of a shell ignores Ctrl-C, and so would every process that the tests start. Where bytecode is
     not kept, each of these processes would compile all of the package for itself.
@@ -53,7 +53,7 @@ def pytest_configure() -> None:
     Every client of httpx would read the certificates of all authorities, which takes as long as many a test. So does
     an exception in the log where it is drawn in a frame, with its code in colours and its variables.
     """
-    settings.register_profile("chordage", deadline=None)
+    settings.register_profile("chordage", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("chordage")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

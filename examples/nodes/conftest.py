@@ -11,4 +11,4 @@ pytest_plugins = ["chordage.testing.nodes"]
 
 @pytest.fixture
 def chordage_nodes() -> NodePlan:
-    return NodePlan(room=Path(__file__).parent / "room")
+    return NodePlan(room=Path(__file__).parent / "room", concurrency=1)

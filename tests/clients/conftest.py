@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import PATIENCE
+
 HERE = Path(__file__).parent
 MODULES = "CHORDAGE_TEST_NODE_MODULES"
 
@@ -53,7 +55,7 @@ def play(node: str, node_modules: Path) -> Callable[..., Any]:
 
     def run(script: str, *arguments: str) -> Any:
         done = subprocess.run(  # noqa: S603
-            [node, str(HERE / script), str(node_modules), *arguments], capture_output=True, text=True, timeout=60,
+            [node, str(HERE / script), str(node_modules), *arguments], capture_output=True, text=True, timeout=PATIENCE,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

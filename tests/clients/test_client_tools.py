@@ -14,12 +14,12 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
-from chordage.workers.fleet.member import free_port
 from support import agui_order
 from support.face_server import write_room
-from support.fleet_folder import alive_in, call
+from support.fleet_folder import alive_in, call, kill
 from support.node_clients import play as play_node
 from support.plain_room import forget_settings
+from support.processes import free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -62,8 +62,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, valkey_program: Path) -> Ite
                 yield Fleet(f"http://127.0.0.1:{port}", store)
         finally:
             call(room, "stop", patience=PATIENCE)
-            for process in alive_in(room):
-                process.kill()
+            kill(alive_in(room))
 
 
 @pytest.mark.parametrize("client", ["agui10", "agui0"])

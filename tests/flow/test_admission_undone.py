@@ -47,7 +47,7 @@ def crosswise_with(world, admit):
             until(lambda: stored.done() or has_lock_waits(world.store), "the message waits")
             assert not stored.done(), stored.exception()
             groups.lock(tx, Group.CHAT)
-        return stored.result(20)
+        return stored.result(120)
 
 
 def test_a_message_that_is_undone_is_stored_at_the_next_try(world):

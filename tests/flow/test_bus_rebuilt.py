@@ -16,6 +16,7 @@ from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequ
 from chordage.orchestrator.store import projection
 from support.bus import settle, stream, with_bus
 from support.fakes import spoken
+from support.waiting import PATIENCE
 from support.world import World
 
 pytestmark = pytest.mark.redis
@@ -48,7 +49,7 @@ def copy(world: World, over: threading.Event) -> int:
 
 def rebuild(world: World) -> None:
     """As a client repeats a request that was refused for now."""
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + PATIENCE
     while True:
         try:
             stages.rebuild_bus(world.runtime)
@@ -77,9 +78,9 @@ def test_bus_rebuilt_among_writers_has_each_young_row_once_and_in_order(world: W
         for _ in range(TIMES):
             rebuild(world)
         for writer in writers:
-            writer.result(60)
+            writer.result(PATIENCE)
         over.set()
-        assert copying.result(30)
+        assert copying.result(PATIENCE)
     settle(world)
 
     young = facts(world)[len(old) :]

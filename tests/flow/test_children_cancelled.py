@@ -48,12 +48,12 @@ def test_child_that_starts_while_it_is_cancelled_blocks_no_other(world):
         is_lock = "FOR UPDATE" in statement and parent_run in str(parameters)
         if is_lock and threading.current_thread() is threading.main_thread() and not runs_beside.ident:
             runs_beside.start()
-            until(lambda: has_lock_waits(world.store), "the child ends and waits for the lock of its parent", 10)
+            until(lambda: has_lock_waits(world.store), "the child ends and waits for the lock of its parent")
 
     event.listen(world.store.engine, "after_cursor_execute", when_the_parent_is_locked)
     event.listen(world.store.engine, "handle_error", lambda context: failed.append(str(context.original_exception)))
     ended, intents = stages.cancel_turn(world.runtime, child)
-    runs_beside.join(30)
+    runs_beside.join(120)
     world.pending += intents
     world.run_dry()
 

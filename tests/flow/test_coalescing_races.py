@@ -103,7 +103,7 @@ def test_starting_turn_is_kept_beside_the_new_one(world: World, thread: str) -> 
 
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(start)
-        assert held.reached.wait(10)
+        assert held.reached.wait(120)
         second = world.submit("second", **{**own, "thread": thread})
         starting.result()
     world.run_dry()

@@ -58,4 +58,4 @@ class _Meeting:
         if "FROM runs" not in statement or "FOR UPDATE" not in statement or me in self._here:
             return
         self._here.add(me)
-        until(lambda: len(self._here) >= 2 or has_lock_waits(self._world.store), "they meet", 10)
+        until(lambda: len(self._here) >= 2 or has_lock_waits(self._world.store), "they meet")

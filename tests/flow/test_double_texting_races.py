@@ -28,7 +28,7 @@ def test_a_message_that_is_being_stored_is_waited_for_by_the_end_of_the_run(worl
 
         def write_meanwhile() -> None:
             pool.submit(store)
-            assert held.reached.wait(10)
+            assert held.reached.wait(120)
 
         in_the_model_call(world, write_meanwhile)
         world.submit("do it")
@@ -51,7 +51,7 @@ def test_a_message_that_comes_while_the_run_ends_has_a_run_of_its_own(world: Wor
     world.deliver(world.pending.pop(0))
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(world.deliver, world.pending.pop(0))
-        assert held.reached.wait(10)
+        assert held.reached.wait(120)
         world.submit("and this", when_busy=when_busy)
         last.result()
     assert world.rows("turns")[1]["ready"] == 1

@@ -67,7 +67,7 @@ class Meanwhile:
     def __call__(self) -> None:
         if self.work is None:
             work = self.work = self._pool.submit(self._act)
-            until(lambda: work.done() or has_lock_waits(self._world.store), "it is done or waits", 20)
+            until(lambda: work.done() or has_lock_waits(self._world.store), "it is done or waits")
 
 
 @on_postgres
@@ -87,7 +87,7 @@ def test_a_message_ends_a_run_that_started_while_it_was_stored(world, leave_open
             world.deliver(start)
 
         starting = pool.submit(begin)
-        assert held.reached.wait(20)
+        assert held.reached.wait(120)
         meanwhile = Meanwhile(world, pool, lambda: world.deliver(next_call(world)))
 
         def then_it_moves_on(tx, run):
@@ -126,7 +126,7 @@ def test_message_for_such_a_run_held_by_another_releases_its_locks_and_waits(wor
             with world.store.write() as tx:
                 runs.lock(tx, world.row("runs")["id"])
                 is_written.set()
-                until(lambda: has_lock_waits(world.store), "the message comes again, and waits", 20)
+                until(lambda: has_lock_waits(world.store), "the message comes again, and waits")
 
         def admitted(tx, fields):
             looks.append(admit(tx, fields))
@@ -136,11 +136,11 @@ def test_message_for_such_a_run_held_by_another_releases_its_locks_and_waits(wor
             if len(looks) == 1:
                 is_written = threading.Event()
                 beside.append(pool.submit(write_the_run, is_written))
-                assert is_written.wait(20)
+                assert is_written.wait(120)
             return met(*given)
 
         beside: list[Future[None]] = [pool.submit(begin)]
-        assert held.reached.wait(20)
+        assert held.reached.wait(120)
         monkeypatch.setattr(turns, "admit", admitted)
         monkeypatch.setattr(arrivals, "_apply_to_open_run", meet)
         world.submit("no, this", when_busy=WhenBusy.INTERRUPT)
@@ -203,7 +203,7 @@ def test_a_message_that_is_cancelled_while_a_run_would_take_it_in_is_not_taken_i
 
     with ThreadPoolExecutor(1) as pool:
         cancelling = pool.submit(cancel)
-        assert held.reached.wait(20)
+        assert held.reached.wait(120)
         world.deliver(next_call(world))
         cancelling.result()
     world.run_dry()

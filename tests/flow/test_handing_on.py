@@ -208,7 +208,7 @@ def test_thread_that_is_taken_after_all_does_not_spoil_the_end(world: World) -> 
             other.execute(schema.runs.insert(), {**opened, "place": None})
             ending = pool.submit(world.deliver, world.pending.pop())
             until(lambda: has_lock_waits(world.store), "the end waits at the index")
-        assert ending.result(10) == [Dispatch(group=Group.CHAT)]
+        assert ending.result(120) == [Dispatch(group=Group.CHAT)]
 
     assert [world.row("turns", id=turn)["status"] for turn in (first, second)] == ["done", "queued"]
 

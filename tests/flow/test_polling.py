@@ -365,4 +365,4 @@ def test_a_batch_locks_the_runs_of_its_threads_in_the_order_in_which_decisions_d
             polled = pool.submit(batch)
             until(lambda: has_lock_waits(world.store), "the batch waits for a lock")
             assert runs.lock(tx, low) is not None
-        polled.result(10)
+        polled.result(120)

@@ -108,7 +108,7 @@ def test_dispatcher_without_a_slot_waits_for_an_uncommitted_end(world: World) ->
 
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(end)
-        assert held.reached.wait(10)  # it has read that no turn waits for its slot
+        assert held.reached.wait(120)  # it has read that no turn waits for its slot
         world.deliver(in_vain)
         ending.result()
 

@@ -11,10 +11,10 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
-from chordage.workers.fleet.member import free_port
 from support import gated_tool, processes
-from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, status
+from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, kill, started_as, status
 from support.plain_room import forget_settings
+from support.processes import free_port
 from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -43,8 +43,7 @@ def room(tmp_path, valkey_program):
     (folder / "script.yaml").write_text(SCRIPT)
     (folder / "gates.py").write_text(gated_tool.TOOL)
     yield folder
-    for process in alive_in(folder):
-        process.kill()
+    kill(alive_in(folder))
 
 
 def test_66_67_fleet_in_the_background_is_one_summary_from_its_start_over_a_kill_to_its_stop(room):
@@ -76,11 +75,11 @@ def test_66_67_fleet_in_the_background_is_one_summary_from_its_start_over_a_kill
     second = agent_run(room)
     assert second["pid"] != first["pid"]
     with contextlib.closing(Store(f"sqlite:///{room / 'execution.db'}")) as store:
-        until(lambda: views.is_done(store, turn), "the turn continues", 40)
+        until(lambda: views.is_done(store, turn), "the turn continues")
         trace = views.trace(store, turn)
     assert trace.turn.answer == "The gate is open."
 
-    stopped = call(room, "stop")
+    stopped = call(room, "stop", "--grace", "100")
     assert (stopped.code, stopped.err) == (0, "")
     assert stopped.out.startswith(f"stopped process {second['pid']} (")
     assert alive_in(room) == []
@@ -105,7 +104,7 @@ def test_69_stop_kills_what_has_not_ended_within_the_grace(room):
 def test_leftovers_of_a_fleet_and_its_reaper_are_reported_and_stopped(room):
     assert call(room, "start", "--loop", "pulse", "--no-workers", "--port", "0").code == 0
     summary = agent_run(room)
-    reaper = next(one for one in alive_in(room) if "reaper_program.py" in " ".join(one.cmdline()))
+    reaper = started_as("reaper_program.py", room)
     fleet = psutil.Process(summary["pid"])
     fleet.suspend()  # or it would start another reaper
     reaper.kill()
@@ -147,12 +146,12 @@ def test_term_ends_a_foreground_run_in_order_and_leaves_no_process(room):
     ready = room.parent / "ready"
     words = ["run", "--loop", "server", "--no-workers", "--port", "0", "--ready-file", str(ready)]
     process = processes.spawn([*CHORDAGE, *words], log, cwd=room)
-    until(lambda: ready.exists() or process.poll() is not None, "it is ready", 60)
+    until(lambda: ready.exists() or process.poll() is not None, "it is ready")
     assert process.poll() is None, log.read_text()
     told = status(room)
     assert (told["loops"], sorted(one["name"] for one in told["members"])) == (["server"], ["valkey", "web"])
 
-    code = processes.stop(process, signal.SIGTERM, patience=15)
+    code = processes.stop(process, signal.SIGTERM)
 
     assert code == 0
     assert alive_in(room) == []
@@ -164,9 +163,9 @@ def test_run_interrupted_before_it_is_up_lists_what_it_stopped_and_leaves_no_pro
     log = room.parent / "run.log"
     words = ["run", "--loop", "server", "--no-workers", "--port", "0"]
     process = processes.spawn([*CHORDAGE, *words], log, cwd=room)
-    until((room / ".chordage" / "fleet.json").exists, "the broker is started", 60)
+    until((room / ".chordage" / "fleet.json").exists, "the broker is started")
 
-    code = processes.stop(process, signal.SIGINT, patience=15)
+    code = processes.stop(process, signal.SIGINT)
 
     said = log.read_text()
     assert code == 130, said
@@ -180,9 +179,9 @@ def test_file_of_channels_that_binds_none_so_far_is_waited_for(room):
     assert call(room, "start", "--loop", "poll", "--no-workers", "--port", "0").code == 0
 
     log = room / ".chordage" / "logs" / "poll.log"
-    until(lambda: "no channel is bound yet" in log.read_text(), "it waits", 30)
+    until(lambda: "no channel is bound yet" in log.read_text(), "it waits")
     (room / "channels.toml").write_text('[channels.x]\nplugin = "http_jsn"\n')
-    until(lambda: "did you mean http_json" in log.read_text(), "it reads the file again", 30)
+    until(lambda: "did you mean http_json" in log.read_text(), "it reads the file again")
 
     told = status(room)
     assert (told["restarts"], call(room, "stop").code) == (0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,8 +17,8 @@ from redis import Redis
 
 from chordage.workers.worker_plan import PROCESSES
 from support import processes
-from support.rig import Plan, Rig
-from support.waiting import until
+from support.rig import UNHURRIED, Plan, Rig
+from support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -29,7 +30,7 @@ def rig(databases, redis_databases, tmp_path):
     redis_url, url = next(redis_databases), databases.migrated("sqlite")
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()
-    with closing(Rig(tmp_path, url, redis_url)) as one:
+    with closing(Rig(tmp_path, url, redis_url, **UNHURRIED, soft_shutdown=60)) as one:
         yield one
     databases.drop(url)
 
@@ -44,7 +45,7 @@ class Stock:
         self.process = processes.spawn(command, self.log, env=rig.env, cwd=rig.folder)
 
     def wait_until_ready(self) -> None:
-        until(lambda: self.ready_file.exists() or self.process.poll() is not None, "it is ready", patience=60)
+        until(lambda: self.ready_file.exists() or self.process.poll() is not None, "it is ready")
         assert self.process.poll() is None, self.log.read_text()
 
     def kill(self) -> None:
@@ -66,7 +67,13 @@ def stock(rig):
 
 def celery(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*CELERY, *arguments], env=rig.env, cwd=rig.folder, capture_output=True, text=True, timeout=60, check=False
+        [*CELERY, *arguments],
+        env=rig.env,
+        cwd=rig.folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 
@@ -103,8 +110,8 @@ def test_stock_worker_asked_to_end_lets_a_tool_finish_even_if_its_children_get_t
     told = time.monotonic()
     os.killpg(tools.process.pid, signal.SIGTERM)
 
-    assert tools.process.wait(20) == 0
-    assert time.monotonic() - told < rig.settings.soft_shutdown + 1.5
+    assert tools.process.wait(PATIENCE) == 0
+    assert time.monotonic() - told < rig.settings.soft_shutdown, "it has waited for the call, and no longer"
     assert len(rig.facts(name="unsafe", phase="end")) == 1
     rig.wait_until_done()
     assert rig.row("calls")["status"] == "succeeded"
@@ -127,11 +134,13 @@ def test_options_a_worker_cannot_use_are_refused_with_a_message(rig, arguments) 
     assert "Traceback" not in done.stderr
 
 
+# One who is named is waited for, and no longer than it takes; all others have the second that Celery gives them.
+NAMED = ("-d", f"all-1@{socket.gethostname()}", "-t", f"{PATIENCE:g}")
 COMMANDS = {
-    ("status",): "1 node online",
-    ("inspect", "ping"): "all-1@",
-    ("inspect", "registered"): "tools.call",
-    ("control", "rate_limit", "tools.call", "0"): "all-1@",
+    ("status", *NAMED): "1 node online",
+    ("inspect", *NAMED, "ping"): "all-1@",
+    ("inspect", *NAMED, "registered"): "tools.call",
+    ("control", *NAMED, "rate_limit", "tools.call", "0"): "all-1@",
     ("report",): "chordage.workers.transport:Transport",
 }
 
@@ -152,7 +161,7 @@ def test_beat_sends_ticks_and_does_not_log_each(rig, stock) -> None:
         stats = rig.app.control.inspect(timeout=1).stats() or {}
         return any(told["total"].get("system.rescue", 0) >= 2 for told in stats.values() if "total" in told)
 
-    until(carried_out, "ticks arrive", patience=60)
+    until(carried_out, "ticks arrive")
     processes.stop(beat)
     assert "due task" not in log.read_text()
 

@@ -21,7 +21,7 @@ from chordage.orchestrator.store import schema_version
 from chordage.workers import local
 from chordage.workers.bootstrap import redis_from, runtime_from
 from support import client_room, processes
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.redis
 
@@ -66,7 +66,7 @@ def start(settings: Settings, rt: Runtime, redis_url: str) -> Start:
 def chordage(start: Start) -> Callable[..., subprocess.CompletedProcess[str]]:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         process = start(*arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     return call
@@ -113,7 +113,7 @@ def test_waiting_client_gets_the_answer(start, rt):
     process = start("submit", "please add", "--wait")
     local.complete(rt, queued(rt).turn_id, on_wait=lambda turn: None)
 
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out, err) == (0, "Sums: 3\n34\n", "")
 
@@ -122,7 +122,7 @@ def test_client_that_waits_for_a_failed_turn_gets_the_reason(start, rt):
     process = start("submit", "fail", "--wait", "--json")
     turn = local.complete(rt, queued(rt).turn_id, on_wait=lambda turn: None)
 
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 3
     assert json.loads(out)["code"] == "model_auth"
@@ -145,7 +145,7 @@ def test_client_that_stops_waiting_leaves_the_turn_alone(start, settings, rt):
         until(lambda: redis.pubsub_numsub(channel)[0][1], "it waits")
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out) == (130, "")
     assert f"turn {turn.turn_id} continues; `chordage show {turn.turn_id}`" in err

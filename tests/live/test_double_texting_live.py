@@ -12,8 +12,8 @@ from redis import Redis
 
 from support.databases import BACKENDS
 from support.invariants import check_all
-from support.rig import Rig
-from support.waiting import until
+from support.rig import UNHURRIED, Rig
+from support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -34,7 +34,7 @@ from chordage import Context, tool
 HERE = Path(__file__).parent
 
 
-@tool(effect="idempotent", timeout=120)
+@tool(effect="idempotent", timeout=300)
 def wait_at(gate: str, ctx: Context) -> str:
     """Wait until the gate is open."""
     (HERE / f"{gate}.begun").touch()
@@ -60,7 +60,7 @@ def fleet(request, databases, redis_databases, tmp_path_factory):
     url, redis_url = databases.migrated(request.param), next(redis_databases)
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()
-    with closing(Rig(tmp_path_factory.mktemp("rig"), url, redis_url)) as rig:
+    with closing(Rig(tmp_path_factory.mktemp("rig"), url, redis_url, **UNHURRIED)) as rig:
         (rig.room / "agent.toml").write_text(AGENT.format(url=rig.model.url))
         (rig.room / "script.yaml").write_text(SCRIPT)
         (rig.room / "gate_tools.py").write_text(TOOLS)
@@ -75,14 +75,16 @@ def submit(rig: Rig, text: str, thread: str, **fields: object) -> str:
     """As any Celery app does, by the name of the task."""
     kwargs = {"text": text, "thread_id": thread, **fields}
     sent = rig.app.send_task("turns.submit", kwargs=kwargs, queue="chat")
-    turn_id = sent.get(timeout=30)
+    turn_id = sent.get(timeout=PATIENCE)
     sent.forget()
     return turn_id
 
 
 def chordage(rig: Rig, *arguments: str) -> str:
     command = [sys.executable, "-m", "chordage.workers.cli", *arguments]
-    done = subprocess.run(command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -119,7 +121,7 @@ def test_client_that_waits_for_a_steered_turn_gets_the_answer_of_its_run(fleet):
     until(lambda: len(fleet.rows("turns", thread_id="api:waited")) == 2, "the message is stored")
     (fleet.room / "wait-2.open").touch()
 
-    said, _ = waits.communicate(timeout=30)
+    said, _ = waits.communicate(timeout=PATIENCE)
     assert (waits.returncode, said) == (0, "I heard: mind me\n")
 
 

@@ -14,6 +14,7 @@ from chordage.orchestrator.core.errors import Unavailable
 from chordage.testing.nodes import LocalWorker, NodePlan
 from chordage.workers.fleet.reaper import launch_unwatched
 from support.repository import ROOT
+from support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -30,7 +31,8 @@ def shop(tmp_path, monkeypatch):
 
 @pytest.fixture
 def chordage_nodes(shop, valkey_program):
-    return NodePlan(room=EXAMPLE / "room")
+    """With one slot each, none of the workers can take both calls of a round."""
+    return NodePlan(room=EXAMPLE / "room", concurrency=1)
 
 
 @pytest.mark.usefixtures("valkey_program")
@@ -39,7 +41,7 @@ def test_the_example_passes_as_a_project_of_its_own(tmp_path):
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:celery.contrib.pytest"]
     done = subprocess.run(
-        command, cwd=tmp_path / "shop", env=env, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path / "shop", env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
     assert "1 passed" in done.stdout, done.stdout + done.stderr
@@ -53,20 +55,22 @@ def test_worker_is_ready_again_after_a_kill_and_a_restart(celery_setup):
     first.restart()
     first.ready()
 
-    answers = celery_setup.app.control.ping(timeout=5, destination=[first.hostname(), second.hostname()], limit=2)
+    answers = celery_setup.app.control.ping(
+        timeout=PATIENCE, destination=[first.hostname(), second.hostname()], limit=2
+    )
     assert {name for answer in answers for name in answer} == {first.hostname(), second.hostname()}
 
 
 def test_worker_asked_to_stop_finishes_its_call_and_exits_with_success(celery_setup, chordage_fleet, shop):
     asked, _ = celery_setup.worker_cluster
     by_name = celery_setup.app.send_task("turns.submit", kwargs={"text": "Ship them."}, queue="chat")
-    asked.wait_for_log("waits", timeout=20)
+    asked.wait_for_log("waits", timeout=int(PATIENCE))
 
     asked.kill("SIGTERM")
     shop.touch()
 
     assert asked.container.process.exit_code() == 0
-    assert chordage_fleet.wait(by_name.get(timeout=30)).answer == SHIPPED
+    assert chordage_fleet.wait(by_name.get(timeout=PATIENCE)).answer == SHIPPED
 
 
 def test_broker_restart_leaves_the_port_and_the_workers_in_place(celery_setup, chordage_fleet, shop):

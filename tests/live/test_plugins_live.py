@@ -15,8 +15,8 @@ from redis import Redis
 
 from support.databases import BACKENDS
 from support.invariants import check_all
-from support.rig import Plan, Rig
-from support.waiting import until
+from support.rig import UNHURRIED, Plan, Rig
+from support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -71,7 +71,7 @@ def fleet(request, databases, redis_databases, tmp_path_factory):
     url, redis_url = databases.migrated(request.param), next(redis_databases)
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()
-    with closing(Rig(tmp_path_factory.mktemp("rig"), url, redis_url)) as rig:
+    with closing(Rig(tmp_path_factory.mktemp("rig"), url, redis_url, **UNHURRIED)) as rig:
         (rig.room / "agent.toml").write_text(AGENT.format(url=rig.model.url))
         (rig.room / "house_rules.py").write_text(HOUSE_RULES)
         rig.worker("turns", "--role", "turns", "--concurrency", "4")
@@ -91,7 +91,7 @@ def rig(fleet):
 def submit(rig: Rig, plan: Plan) -> str:
     """As any Celery app does, by the name of the task."""
     sent = rig.app.send_task("turns.submit", kwargs={"text": plan.text, "thread_id": plan.id}, queue="chat")
-    turn_id = sent.get(timeout=30)
+    turn_id = sent.get(timeout=PATIENCE)
     sent.forget()
     return turn_id
 
@@ -104,7 +104,9 @@ def run_of(rig: Rig, turn_id: str) -> dict:
 
 def chordage(rig: Rig, *arguments: str) -> str:
     command = [sys.executable, "-m", "chordage.workers.cli", *arguments]
-    done = subprocess.run(command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -68,7 +68,9 @@ def test_three_beats_make_one_turn_of_each_slot_and_of_each_edit(rig):
     with ExitStack() as ends:
         for beat in beats(rig, 3):
             ends.callback(processes.kill_tree, beat)
-        until(lambda: "begun" in task.read_text(), "the turn of the task is at work")
+        until(
+            lambda: all(word in task.read_text() for word in ("begun", "doing")), "its turn has written all it writes"
+        )
         task.write_text(task.read_text().replace("fence", "fence red"))
         until(lambda: _texts(rig)[1:], "the edit has its turn")
         until(lambda: len(_slots(rig, "chore")) >= 3, "three slots have had their turns")

@@ -14,7 +14,7 @@ from support import processes
 from support.invariants import check_all
 from support.redis_kinds import KINDS, with_sentinels
 from support.rig import Plan, Rig
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -36,7 +36,7 @@ def sender(rig: Rig) -> Celery:
 
 def by_name(rig: Rig, plan: Plan) -> str:
     with closing(sender(rig)) as app:
-        return str(app.send_task("turns.submit", kwargs={"text": plan.text}, queue="chat").get(timeout=30))
+        return str(app.send_task("turns.submit", kwargs={"text": plan.text}, queue="chat").get(timeout=PATIENCE))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +64,7 @@ def _a_word_reaches_who_waits(rig: Rig, turn: str) -> None:
     waiter = waiter_for(rig.settings)
     with closing(waiter), waiter.subscribed(turn) as word, redis_from(rig.settings) as redis:
         redis.publish(done_channel(rig.settings.prefix, turn), "1")
-        assert word.wait(5)
+        assert word.wait(PATIENCE)
 
 
 def test_fleet_continues_with_the_master_that_the_sentinels_elected(
@@ -79,11 +79,11 @@ def test_fleet_continues_with_the_master_that_the_sentinels_elected(
         until(lambda: rig.facts(name="pure", phase="begin"), "a call is in hand")
         place.kill_master()
         after = rig.submit_surely(Plan(id="after", tools=("pure",)))
-        rig.wait_until_done(120)
+        rig.wait_until_done()
 
         assert {rig.row("turns", id=turn)["disposition"] for turn in (before, after)} == {"answered"}
         assert rig.restart_the_dead() == []
         assert by_name(rig, Plan(id="by name", rounds=0))
-        rig.wait_until_done(60)
+        rig.wait_until_done()
         check_all(rig.runtime.store)
     databases.drop(url)

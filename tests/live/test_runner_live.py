@@ -11,7 +11,8 @@ import pytest
 from redis import Redis
 
 from support.databases import BACKENDS
-from support.rig import Plan, Rig
+from support.rig import UNHURRIED, Plan, Rig
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.redis
 
@@ -21,7 +22,7 @@ import chordage
 
 given = json.loads(sys.argv[1])
 with chordage.client() as client:
-    runner = client.runner(**given, timeout=60)
+    runner = client.runner(**given, timeout=100)
     told = []
     for message in runner:
         results = runner.generate_tool_response()
@@ -38,7 +39,7 @@ def rig(request, databases, redis_databases, tmp_path):
     url, redis_url = databases.migrated(request.param), next(redis_databases)
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()
-    with closing(Rig(tmp_path, url, redis_url)) as rig:
+    with closing(Rig(tmp_path, url, redis_url, **UNHURRIED)) as rig:
         start(rig, "1")
         yield rig
     databases.drop(url)
@@ -53,7 +54,9 @@ def start(rig: Rig, name: str) -> None:
 def drive(rig: Rig, **given: object) -> dict:
     """In a process of its own."""
     command = [sys.executable, "-c", DRIVE, json.dumps(given)]
-    done = subprocess.run(command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=90)
+    done = subprocess.run(
+        command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=2 * PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -86,7 +89,7 @@ text, redis = sys.argv[1:]
 app = Celery("theirs", broker=redis, backend=redis, set_as_current=False)
 app.conf.broker_transport_options = app.conf.result_backend_transport_options = {"global_keyprefix": "chordage:celery:"}
 with chordage.client(app=app) as client:
-    runner = client.runner(text, timeout=60, max_iterations=5)
+    runner = client.runner(text, timeout=100, max_iterations=5)
     told = [[message.iteration, len(message.asks)] for message in runner]
     try:
         runner.steer("too late")
@@ -102,7 +105,7 @@ with chordage.client(app=app) as client:
 
 def test_any_celery_app_drives_a_run_by_name_and_gets_its_errors(rig):
     command = [sys.executable, "-c", BY_NAME, Plan(id="by-name", tools=("pure",)).text, rig.settings.redis]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     *told, refused = json.loads(done.stdout)
 

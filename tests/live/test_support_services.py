@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from support import processes
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 ABANDONING = """
 import os, sys
@@ -95,7 +95,7 @@ def test_every_test_gets_an_empty_redis_database(redis_url, redis_databases):
 def test_processes_and_folders_of_a_killed_test_run_are_removed(tmp_path):
     support = Path(processes.__file__).parents[1]
     dead = subprocess.run(
-        [sys.executable, "-c", ABANDONING, support], capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", ABANDONING, support], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     pid, folder = dead.stdout.split()
 
@@ -117,7 +117,7 @@ def test_program_that_starts_warm_is_a_process_of_its_own(tmp_path, arguments, c
 
     process = processes.spawn_warm(argv, tmp_path / "log", env={"MARK": "here"}, cwd=tmp_path)
 
-    assert process.wait(30) == code
+    assert process.wait(PATIENCE) == code
     if code >= 0:
         assert json.loads((tmp_path / "log").read_text()) == [argv, "here", str(tmp_path), True, True]
     assert is_gone(process.pid)

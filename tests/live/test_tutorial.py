@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from support.fleet_folder import alive_in, call
+from support.fleet_folder import alive_in, call, kill
 from support.plain_room import forget_settings
 from support.repository import ROOT
 from support.waiting import until
@@ -27,8 +27,7 @@ def room(tmp_path, monkeypatch, valkey_program):
     folder = tmp_path / "clerk"
     folder.mkdir()
     yield folder
-    for process in alive_in(folder):
-        process.kill()
+    kill(alive_in(folder))
 
 
 def questions(room):
@@ -44,9 +43,9 @@ def run(room, line):
     done = call(room, command, *arguments)
     assert done.code == 0, f"{line}\n{done.out}{done.err}"
     if command == "submit":
-        until(lambda: questions(room), "the refund waits for approval", 40)
+        until(lambda: questions(room), "the refund waits for approval")
     if command == "approve":
-        until(lambda: "Done." in call(room, "show", "api:customer-4").out, "the agent answers", 40)
+        until(lambda: "Done." in call(room, "show", "api:customer-4").out, "the agent answers")
     return done.out
 
 

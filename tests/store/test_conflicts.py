@@ -37,7 +37,7 @@ def test_one_of_two_deadlocked_transactions_is_undone_with_a_retryable_error(sto
     def crosswise(first, second):
         def lock_both(tx):
             groups.lock(tx, first)
-            both_hold_one.wait(10)
+            both_hold_one.wait(60)
             groups.lock(tx, second)
             return "through"
 
@@ -164,7 +164,7 @@ def test_what_goes_out_in_one_trip_waits_for_no_answer_in_between(store):
         groups.lock(tx, Group.CHAT)
         thread = threading.Thread(target=in_one_trip)
         thread.start()
-        assert sent.wait(5), "nothing came back yet"
+        assert sent.wait(60), "nothing came back yet"
         assert not may_end.is_set()
-    assert may_end.wait(5)
+    assert may_end.wait(60)
     thread.join()

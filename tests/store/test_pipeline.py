@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine, bindparam, event, insert, literal, select, text, update
@@ -16,7 +17,8 @@ from chordage.orchestrator.store import schema, statements
 from chordage.orchestrator.store.database import Store
 from chordage.orchestrator.store.pipeline import Pipeline, pipeline_of
 from chordage.orchestrator.store.statements import PreparedStatement
-from support.waiting import until
+from support.lock_waits import has_lock_waits
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.postgres
 
@@ -168,6 +170,12 @@ def test_values_come_back_as_they_were_sent(store, said):
         assert WORD.first(tx, {"said": said}) == {"word": "x", "said": said}
 
 
+def in_a_wait(other, act):
+    """As soon as a transaction waits for a lock of another."""
+    until(lambda: has_lock_waits(other), "a transaction waits", pause=0.01)
+    act()
+
+
 def throw_out(other, pid):
     with other.read() as tx:
         tx.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
@@ -228,11 +236,11 @@ def test_session_ended_during_a_wait_is_reported(store, other):
         pid = tx.execute(text("SELECT pg_backend_pid()")).scalar()
     with store.read() as tx, other.write() as holder:
         ADD.changed(holder, {"name": "chat", "budget": 3})
-        until_then = threading.Timer(0.3, throw_out, [other, pid])
-        until_then.start()
+        beside = threading.Thread(target=in_a_wait, args=(other, lambda: throw_out(other, pid)))
+        beside.start()
         with pytest.raises(DBAPIError, match="terminating connection"):
             ADD.send(tx, {"name": "chat", "budget": 3})
-        until_then.join()
+        beside.join()
 
     assert names(store) == ["chat"]
 
@@ -248,9 +256,12 @@ def test_interrupt_during_a_wait_closes_the_connection(store, other):
     try:
         with other.write() as holder:
             ADD.changed(holder, {"name": "chat", "budget": 3})
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            interrupt = partial(signal.pthread_kill, threading.main_thread().ident, signal.SIGALRM)
+            beside = threading.Thread(target=in_a_wait, args=(other, interrupt))
+            beside.start()
             with pytest.raises(TimeIsUp), store.write() as tx:
                 ADD.send(tx, {"name": "chat", "budget": 4})
+            beside.join()
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -312,7 +323,7 @@ def test_result_can_be_read_after_its_connection_was_reused(store, monkeypatch):
 
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(first.rows)
-        assert slow.reads.wait(5)
+        assert slow.reads.wait(PATIENCE)
         other = pool.submit(lambda: look(store, "second"))
         slow.may_go_on.set()
 
@@ -330,7 +341,7 @@ class SlowReader:
         self._reader.set_pgresult(result)
         if not self.reads.is_set():
             self.reads.set()
-            self.may_go_on.wait(5)
+            self.may_go_on.wait(PATIENCE)
             threading.Event().wait(0.2)  # the other is as far as it can come
 
     def load_rows(self, *args):

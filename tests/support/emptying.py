@@ -39,7 +39,7 @@ def emptied(url: str, shape: Shape) -> bool:
 def _connected(url: str) -> psycopg.Connection:
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     options = f"-c search_path={SCHEMA}"
-    return psycopg.connect(address, autocommit=True, connect_timeout=10, options=options)
+    return psycopg.connect(address, autocommit=True, connect_timeout=60, options=options)
 
 
 def _shape(connection: psycopg.Connection) -> Shape:

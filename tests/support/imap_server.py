@@ -44,7 +44,7 @@ class ImapServer:
 
     @contextmanager
     def connected(self) -> Iterator[imaplib.IMAP4]:
-        server = imaplib.IMAP4("127.0.0.1", self.port, timeout=20)
+        server = imaplib.IMAP4("127.0.0.1", self.port, timeout=60)
         try:
             server.login(USER, PASSWORD)
             yield server
@@ -84,9 +84,7 @@ class ImapServer:
 
 @contextmanager
 def imap_server(folder: Path) -> Iterator[ImapServer]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = processes.free_port()
     options = ("--no-tls", "--host", "127.0.0.1", "--port", str(port))
     who = ("dict", "--demo-user", USER, "--demo-password", PASSWORD)
     log = folder / "imap.log"

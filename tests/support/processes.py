@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from typing import Any
 import psutil
 
 from support import warm
+from support.waiting import PATIENCE
 
 GUARD = Path(__file__).with_name("guard.py")
 Process = subprocess.Popen[bytes] | warm.WarmProcess
@@ -65,6 +68,20 @@ def scratch_folder(prefix: str) -> Path:
     return folder
 
 
+PORTS = itertools.count(os.getpid() * 31)
+
+
+def free_port() -> int:
+    """Below those that the system gives away: nobody is given it before the process binds it that it is for, which
+    may import for seconds before.
+    """
+    while True:
+        port = 10_000 + next(PORTS) % 20_000
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+
+
 def spawn(argv: Sequence[str | Path], log: Path, **options: Any) -> subprocess.Popen[bytes]:
     """Start a program whose output goes to the end of `log`."""
     with log.open("ab") as out:
@@ -87,7 +104,7 @@ def spawn_warm(arguments: Sequence[str | Path], log: Path, **places: Any) -> war
     return process
 
 
-def stop(process: Process, number: int = signal.SIGTERM, patience: float = 15.0) -> int:
+def stop(process: Process, number: int = signal.SIGTERM, patience: float = PATIENCE) -> int:
     """Send the signal, wait, kill the tree when that takes too long. Returns the exit code."""
     if process.poll() is None:
         process.send_signal(number)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from chordage.orchestrator.store.database import Store, Tx
+from support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -17,7 +18,7 @@ def race(store: Store, racers: Sequence[Callable[[Tx], T]], *, single: bool = Fa
     barrier = threading.Barrier(len(racers))
 
     def run(racer: Callable[[Tx], T]) -> T | BaseException:
-        barrier.wait(10)
+        barrier.wait(PATIENCE)
         try:
             with store.single() if single else store.write() as tx:
                 return racer(tx)

@@ -17,8 +17,8 @@ from redis import Redis
 
 from chordage.config.redis_url import parse
 from chordage.workers.bootstrap import client_of
-from chordage.workers.fleet.member import free_port
 from support import processes, skips
+from support.processes import free_port
 from support.waiting import until
 
 MASTER = "mymaster"
@@ -99,7 +99,7 @@ def with_sentinels(folder: Path, program: Path) -> Iterator[Place]:
             file.write_text(
                 f"port {port}\nbind 127.0.0.1\nrequirepass 0ther\ndir {folder}\n"
                 f"sentinel monitor {MASTER} 127.0.0.1 {master} 2\nsentinel auth-pass {MASTER} s@cret\n"
-                f"sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 3000\n"
+                f"sentinel down-after-milliseconds {MASTER} 3000\nsentinel failover-timeout {MASTER} 3000\n"
             )
             command = [program, file, "--sentinel"]
             place.processes.append(processes.spawn(command, folder / f"sentinel{port}.log"))
@@ -129,7 +129,7 @@ def _until_it_answers(place: Place) -> None:
             return bool(client.ping())
         return False
 
-    until(answers, f"{address} answers", patience=30)
+    until(answers, f"{address} answers")
 
 
 def _until_it_knows_all(port: int) -> None:
@@ -140,7 +140,7 @@ def _until_it_knows_all(port: int) -> None:
             (master,) = sentinel.sentinel_masters().values()
             return master["num-other-sentinels"] == 2 and master["num-slaves"] == 1
 
-        until(knows, f"sentinel {port} knows the others and the replica", patience=30)
+        until(knows, f"sentinel {port} knows the others and the replica")
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:

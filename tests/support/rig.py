@@ -35,7 +35,7 @@ from chordage.workers.presence import worker_name
 from support import scripted_server
 from support.rig_worker import Worker
 from support.valkey import WatchedValkey
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 HERE = Path(__file__).parent
 AGENT = """
@@ -50,6 +50,7 @@ wire = "openai"
 base_url = "{url}/v1"
 """
 QUICK = {"lease": 3, "beat": 1, "sweep": 1, "soft_shutdown": 4}
+UNHURRIED = {"lease": 60, "beat": 2}  # for tests that lose no process: one that is slow is not taken for lost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +157,7 @@ class Rig:
         with self.runtime.store.read() as tx:
             return int(tx.execute(select(func.count()).where(schema.runs.c.status == "running")).scalar_one())
 
-    def wait_until_done(self, patience: float = 60.0, *, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def wait_until_done(self, patience: float = PATIENCE, *, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Every turn is done. `meanwhile` is called again and again: `rig.restart_the_dead`, say."""
 
         def done() -> bool:

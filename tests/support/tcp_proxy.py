@@ -73,7 +73,7 @@ class TcpProxy:
             _reset(client)
             return
         try:
-            server = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+            server = socket.create_connection(("127.0.0.1", self._target), timeout=60)
         except OSError:  # the server is away: the client learns it as it would without us
             _reset(client)
             return

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE = 120.0  # seconds, to tell slow from never: a command that takes 2 s takes 20 s where twenty others run
 
 
-def until(ask: Callable[[], T], what: str, patience: float = 30.0, pause: float = 0.05) -> T:
+def until(ask: Callable[[], T], what: str, patience: float = PATIENCE, pause: float = 0.05) -> T:
     """The first true answer. Fails with `what` when none comes in time."""
     deadline = time.monotonic() + patience
     while not (answer := ask()):

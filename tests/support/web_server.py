@@ -22,7 +22,7 @@ from chordage.orchestrator.core.message import Bounds
 from chordage.orchestrator.loops.server import WAITERS, Connection, TurnWaits
 from chordage.orchestrator.runtime import Runtime
 from chordage.workers import local, web
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 PROBLEM = "application/problem+json"
 
@@ -35,7 +35,7 @@ def served(app: FastAPI, **options: object) -> Iterator[httpx.Client]:
     until(lambda: server.started or not thread.is_alive(), "the server listens", pause=0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
             yield client
     finally:
         services = getattr(app.state, "services", None)  # an app of others has none
@@ -94,4 +94,4 @@ def mounted(settings: Settings, callers: Mapping[str, Caller], prefix: str = "")
 
 def as_caller(client: httpx.Client, name: str) -> httpx.Client:
     """What `name` of `mounted` sends."""
-    return httpx.Client(base_url=client.base_url, timeout=20, headers={"x-caller": name})
+    return httpx.Client(base_url=client.base_url, timeout=PATIENCE, headers={"x-caller": name})

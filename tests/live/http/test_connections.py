@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 from fastapi import FastAPI, Request
@@ -14,20 +14,31 @@ from starlette.background import BackgroundTask
 
 from chordage.orchestrator.loops import server as server_loop
 from chordage.orchestrator.loops.server import Connection, allow_open_files
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.web_server import served
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
-PATIENCE = 20.0
 SIZE = 64 * 1024 * 1024  # more than the system holds for a reader
 
 
-def an_app(go_on=None):
+class Gate:
+    """The app waits at it in each request."""
+
+    def __init__(self):
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
+
+    def wait(self):
+        self.reached.set()
+        assert self.may_go_on.wait(PATIENCE)
+
+
+def an_app(gate=None):
     app = FastAPI()
 
     @app.get("/")
     def answer() -> PlainTextResponse:
-        assert go_on is None or go_on.wait(PATIENCE)
+        if gate is not None:
+            gate.wait()
         return PlainTextResponse("here")
 
     @app.post("/")
@@ -54,37 +65,55 @@ def the_rest(connection):
 
 
 @pytest.fixture
-def at_once(monkeypatch):
-    monkeypatch.setattr(server_loop, "HEADER_SECONDS", 0.3)
+def seconds(monkeypatch):
+    """Set how long a connection may take from now on: those that are open keep the time that they were given."""
+
+    def are(number):
+        monkeypatch.setattr(server_loop, "HEADER_SECONDS", number)
+
+    are(PATIENCE)
+    return are
 
 
-@pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("sent", [b"", REQUEST, REQUEST + b"\r\n" + REQUEST], ids=["nothing", "half", "after one"])
-def test_headers_have_so_many_seconds(sent):
+@pytest.mark.parametrize("sent", [b"", REQUEST], ids=["nothing", "half"])
+def test_headers_have_so_many_seconds(seconds, sent):
+    seconds(0.3)
     with served(an_app()) as client, connected(client) as connection:
-        connection.sendall(sent)
+        with suppress(ConnectionError):  # on a slow machine they are over before this is sent
+            connection.sendall(sent)
+        assert the_rest(connection) == b""
+
+
+def test_headers_have_so_many_seconds_after_the_request_before(seconds):
+    gate = Gate()
+    with served(an_app(gate)) as client, connected(client) as connection:
+        connection.sendall(REQUEST + b"\r\n" + REQUEST)
+        assert gate.reached.wait(PATIENCE)
+        seconds(0.3)
+        gate.may_go_on.set()
         told = the_rest(connection)
 
-    assert told.count(b"here") == sent.count(b"\r\n\r\n")
+    assert told.count(b"here") == 1
 
 
-@pytest.mark.usefixtures("at_once")
-def test_neither_headers_in_drops_nor_the_body_of_what_was_refused_keep_one_open():
+def test_neither_headers_in_drops_nor_the_body_of_what_was_refused_keep_one_open(seconds):
+    seconds(0.3)
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
     for beginning in (head, head + b"\r\n"):
-        with served(an_app()) as client, connected(client) as connection:
+        with served(an_app()) as client, connected(client) as connection, pytest.raises(ConnectionError):
             connection.sendall(beginning)
-            with pytest.raises(ConnectionError):
-                until(lambda: connection.send(b"a") == 0, "it is cut off", patience=PATIENCE, pause=0.02)
+            until(lambda: connection.send(b"a") == 0, "it is cut off", pause=0.02)
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_request_that_is_being_answered_takes_the_time_it_takes():
-    go_on = threading.Event()
-    with served(an_app(go_on)) as client, connected(client) as connection, connected(client) as idle:
+def test_a_request_that_is_being_answered_takes_the_time_it_takes(seconds):
+    gate = Gate()
+    with served(an_app(gate)) as client, connected(client) as connection:
         connection.sendall(REQUEST + b"Connection: close\r\n\r\n")
-        assert the_rest(idle) == b""  # longer than a silent one may stay
-        go_on.set()
+        assert gate.reached.wait(PATIENCE)
+        seconds(0.3)
+        with connected(client) as idle:
+            assert the_rest(idle) == b""  # longer than a silent one may stay
+        gate.may_go_on.set()
         assert the_rest(connection).endswith(b"here")
 
 
@@ -102,8 +131,7 @@ def test_answer_without_a_reader_is_given_up(monkeypatch):
         assert 0 < len(the_rest(connection)) < SIZE
 
 
-@pytest.mark.usefixtures("at_once")
-def test_one_that_is_read_late_is_whole():
+def test_one_that_is_read_late_is_whole(seconds):
     app = FastAPI()
 
     @app.get("/")
@@ -113,6 +141,7 @@ def test_one_that_is_read_late_is_whole():
     with served(app) as client, connected(client) as connection:
         connection.sendall(REQUEST + b"\r\n")
         assert connection.recv(4) == b"HTTP"
+        seconds(0.3)
         with connected(client) as idle:
             assert the_rest(idle) == b""  # longer than a silent one may stay
         assert len(the_rest(connection)) > SIZE

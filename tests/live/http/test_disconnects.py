@@ -12,14 +12,14 @@ import pytest
 
 from chordage.orchestrator.loops.server import WAITERS
 from chordage.workers import web
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.web_server import served
 
 pytestmark = pytest.mark.redis
 
 BODY = b'{"text": "x"}'
 HEAD = (
-    b"POST /turns?wait=40 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n"
+    b"POST /turns?wait=60 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n"
 )
 
 
@@ -39,7 +39,7 @@ def _listens(frame) -> bool:
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
 def test_as_many_as_may_wait_go_away_and_as_many_others_wait_at_once(settings, how):
-    """No connection was answered, and nothing of it is left within a second."""
+    """No connection was answered, and nothing of it is left."""
     with served(web.wired(settings)) as client:
         address = (client.base_url.host, client.base_url.port)
         with ExitStack() as open_ones:
@@ -51,18 +51,20 @@ def test_as_many_as_may_wait_go_away_and_as_many_others_wait_at_once(settings, h
                 for one in gone:
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         began = time.monotonic()
-        until(lambda: waits_here() == 0, "none of them waits any longer", patience=10)
+        until(lambda: waits_here() == 0, "none of them waits any longer")
         took = time.monotonic() - began
 
         answers: list[httpx.Response] = []
         post = threading.Thread(
-            target=lambda: answers.append(httpx.post(f"{client.base_url}/turns?wait=1", json={"text": "y"}, timeout=20))
+            target=lambda: answers.append(
+                httpx.post(f"{client.base_url}/turns?wait=1", json={"text": "y"}, timeout=PATIENCE)
+            )
         )
         began = time.monotonic()
         post.start()
         post.join()
 
-    assert took < 5, "the place is free long before the time is over"
+    assert took < 30, "the places are free long before the minute is over"
     assert answers[0].status_code == 202
     assert time.monotonic() - began >= 1, "it was let wait"
 
@@ -83,8 +85,10 @@ def test_who_waits_while_reading_and_goes_away_frees_its_slot_too(settings):
     with served(web.wired(settings)) as client:
         turn = client.post("/turns", json={"text": "x"}).json()["turn_id"]
         gone = socket.create_connection((client.base_url.host, client.base_url.port))
-        gone.sendall(f"GET /turns/{turn}?wait=40 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        gone.sendall(f"GET /turns/{turn}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         until(lambda: waits_here() == 1, "it waits")
         gone.close()
 
-        until(lambda: waits_here() == 0, "it waits no longer", patience=10)
+        went = time.monotonic()
+        until(lambda: waits_here() == 0, "it waits no longer")
+        assert time.monotonic() - went < 30, "the place is free long before the minute is over"

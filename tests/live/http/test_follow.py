@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import suppress
 
 import pytest
 
@@ -14,12 +12,21 @@ from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.errors import InvalidMessage, NotFound, Unavailable
 from chordage.orchestrator.core.intents import Advance
 from chordage.orchestrator.core.message import CALLERS
-from chordage.orchestrator.faces.moments import CallSettled, Queued, Started, TextGrown, TurnEnded, Waiting
+from chordage.orchestrator.faces.moments import (
+    CallSettled,
+    QuestionAnswered,
+    Queued,
+    Started,
+    TextGrown,
+    TurnEnded,
+    Waiting,
+)
 from chordage.tasks.courier import Courier
 from chordage.workers import local
 from chordage.workers.app import make_app
 from chordage.workers.streams import streams_of
 from support import asking_room
+from support.waiting import PATIENCE
 from support.web_server import finish
 
 pytestmark = pytest.mark.redis
@@ -42,11 +49,19 @@ def waiting_turn(rt, text="deploy"):
     return asking_room.waiting_turn(rt, text, space=CALLERS)
 
 
-def moments_of(hub, turn_id, **more):
-    async def read():
-        return [moment async for moment in hub.follow(turn_id, space=None, **more)]
+def moments_of(hub, turn_id, *, at=None, do=None, **more):
+    """`do` is done, in a thread, as soon as the first moment of the kind `at` has come."""
 
-    return asyncio.run(asyncio.wait_for(read(), 20))
+    async def read():
+        moments, doing = [], []
+        async for moment in hub.follow(turn_id, space=None, **more):
+            moments.append(moment)
+            if at is not None and isinstance(moment, at) and not doing:
+                doing.append(asyncio.create_task(asyncio.to_thread(do)))
+        await asyncio.gather(*doing)
+        return moments
+
+    return asyncio.run(asyncio.wait_for(read(), PATIENCE))
 
 
 def kinds(moments):
@@ -89,8 +104,7 @@ def test_after_a_decision_only_what_follows_from_it_comes(hub, rt):
     turn = waiting_turn(rt)
     known = last_fact(rt, turn.run_id)
     decide(rt, turn)
-    threading.Timer(0.3, carry_on, (rt, turn)).start()
-    moments = moments_of(hub, turn.turn_id, after=known)
+    moments = moments_of(hub, turn.turn_id, after=known, at=QuestionAnswered, do=lambda: carry_on(rt, turn))
     assert kinds(moments)[:2] == ["Started", "QuestionAnswered"]
     assert isinstance(moments[-1], TurnEnded)
     assert [moment.content for moment in moments if isinstance(moment, CallSettled)] == ["deployed to prod"]
@@ -121,8 +135,7 @@ def test_turn_that_has_not_started_is_queued_first(hub, rt):
     request = asking_room.request_from({"text": "hello", "thread_id": busy.thread_id}, source="test", space=CALLERS)
     queued, _ = stages.admit(rt, request)
     assert views.turn(rt.store, queued.turn_id).run_id is None
-    threading.Timer(0.3, lambda: (carry_on(rt, busy), finish(rt, queued.turn_id))).start()
-    moments = moments_of(hub, queued.turn_id)
+    moments = moments_of(hub, queued.turn_id, at=Queued, do=lambda: (carry_on(rt, busy), finish(rt, queued.turn_id)))
     assert isinstance(moments[0], Queued)
     assert kinds(moments).count("Queued") == 1
     assert kinds(moments)[1] == "Started"
@@ -135,8 +148,7 @@ def test_turn_that_was_cancelled_in_the_queue_ends(hub, rt):
         {"text": "hello", "thread_id": busy.thread_id, "when_busy": "enqueue"}, source="test", space=CALLERS
     )
     queued, _ = stages.admit(rt, request)
-    threading.Timer(0.3, stages.cancel_turn, (rt, queued.turn_id, "enough")).start()
-    moments = moments_of(hub, queued.turn_id)
+    moments = moments_of(hub, queued.turn_id, at=Queued, do=lambda: stages.cancel_turn(rt, queued.turn_id, "enough"))
     assert kinds(moments)[-1] == "TurnEnded"
     assert moments[-1].disposition == "cancelled"
 
@@ -163,7 +175,7 @@ def test_follower_is_told_when_the_server_stops(hub, rt):
             hub.end_followers()
 
     with pytest.raises(Unavailable, match="stopping"):
-        asyncio.run(asyncio.wait_for(follow_and_stop(), 20))
+        asyncio.run(asyncio.wait_for(follow_and_stop(), PATIENCE))
 
 
 def test_nobody_is_left_when_followers_have_gone(hub, rt):
@@ -177,8 +189,8 @@ def test_nobody_is_left_when_followers_have_gone(hub, rt):
             await moments.aclose()
 
         await asyncio.gather(*(first() for _ in range(20)))
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), 0.05)
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:  # that have been cancelled, and have to end
+            await asyncio.wait(left, timeout=PATIENCE)
         return hub.followers, dict(hub._topics), dict(hub._routes), dict(hub._queued)  # noqa: SLF001 - what must not leak
 
     assert asyncio.run(leave()) == (0, {}, {}, {})

@@ -13,6 +13,7 @@ from chordage.orchestrator.core.message import CALLERS
 from chordage.orchestrator.loops.streams import StreamHub
 from chordage.orchestrator.views.run_events import BEGINNING
 from chordage.tasks.schema import request_from
+from support.waiting import PATIENCE
 from support.web_server import finish
 
 pytestmark = pytest.mark.redis
@@ -41,7 +42,7 @@ class HeldStreams:
 
     def wake(self):
         self.is_held.set()
-        assert self.may_go.wait(10)
+        assert self.may_go.wait(PATIENCE)
 
     def stop(self): ...
 
@@ -61,7 +62,7 @@ def hub(rt, streams):
 async def gone_while_joining(hub, streams, events):
     """A follower that is cancelled while it waits for Redis."""
     follower = asyncio.create_task(anext(events))
-    await asyncio.to_thread(streams.is_held.wait, 10)
+    await asyncio.to_thread(streams.is_held.wait, PATIENCE)
     follower.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await follower

@@ -452,6 +452,7 @@ def test_the_endpoints_of_keys_keep_what_their_schema_promises(settings, key, tm
     with served(web.wired(settings.model_copy(update={"key_rate": 0.0}))) as client:
         program = Path(sysconfig.get_path("scripts"), "schemathesis")
         options = ["--seed", "1", "--max-examples", "15", "--phases", "coverage,fuzzing", "--no-color"]
+        options += ["--suppress-health-check", "too_slow"]
         options += ["--exclude-checks", "positive_data_acceptance", "--include-path-regex", "^/keys"]
         options += ["-H", f"X-Api-Key: {key()['X-Api-Key']}"]
         command = [program, "run", f"{client.base_url}/openapi.json", *options]

@@ -99,20 +99,19 @@ def test_rate_0_is_no_limit(settings, key):
 def test_a_bucket_in_redis_fills_at_its_rate_and_expires(settings):
     redis = quick_redis_from(settings)
     buckets = RedisBuckets(redis, prefix="t:")
-    wanted = [Limited(policy="key", of="k", rate=Rate(per_second=2, burst=4))]
+    wanted = [Limited(policy="key", of="k", rate=Rate(per_second=0.002, burst=4))]  # one token in 500 seconds
 
     taken = [buckets.take(wanted)[0] for _ in range(5)]
     seconds, microseconds = redis.time()
-    redis.hset("t:rate:key:k", "at", seconds + microseconds / 1e6 - 1)
+    redis.hset("t:rate:key:k", "at", seconds + microseconds / 1e6 - 1000)
     then = [buckets.take(wanted)[0].taken for _ in range(4)]
     left = redis.pttl("t:rate:key:k")
     redis.close()
 
     assert [one.taken for one in taken] == [True] * 4 + [False]
-    assert 0.3 < taken[-1].wait <= 0.5
-    assert then[:2] == [True, True]
-    assert then[3] is False
-    assert 0 < left <= 3000
+    assert 300 < taken[-1].wait <= 500
+    assert then == [True, True, False, False]
+    assert 0 < left <= 2_001_000
 
 
 def post(client, headers, size):
@@ -128,7 +127,7 @@ def test_the_bytes_of_bodies_have_a_rate_for_each_key(settings, key):
 
     assert (allowed.status_code, refused.status_code, read.status_code, other.status_code) == (202, 429, 200, 202)
     assert '"key-bytes";q=5000;w=500;qu="content-bytes"' in allowed.headers["RateLimit-Policy"]
-    assert 300 <= int(refused.headers["Retry-After"]) <= 320
+    assert 200 <= int(refused.headers["Retry-After"]) <= 303, "until as many are there, and not until all are"
     assert "5000 at once" in refused.json()["detail"]
     assert "10 bytes a second" in refused.json()["detail"]
 
@@ -143,7 +142,7 @@ def test_the_bytes_of_a_tenant_are_counted_together(settings, key):
 
 def test_a_body_larger_than_the_bucket_takes_all_of_it(settings, key):
     headers = key()
-    few = settings.model_copy(update={"key_bytes_rate": 10.0, "key_bytes_burst": 100})
+    few = settings.model_copy(update={"key_bytes_rate": 0.1, "key_bytes_burst": 100})
     with served(web.wired(few)) as client:
         assert [post(client, headers, 4000).status_code for _ in range(2)] == [202, 429]
 

@@ -13,7 +13,7 @@ from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.faces.mcp import is_settled
 from support import asking_room, client_room
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.working_server import streaming, working_server
 
 pytestmark = pytest.mark.mcp
@@ -303,11 +303,10 @@ def test_a_request_without_a_valid_key_is_refused_before_the_protocol(tmp_path, 
 
 
 def test_what_is_no_request_of_the_protocol_is_refused_by_it(server):
-    response = httpx.post(
-        f"{server.url}/mcp", json={"hello": 1}, headers={"Accept": "application/json, text/event-stream"}
-    )
-    assert response.status_code == 400
-    assert httpx.get(f"{server.url}/mcp").status_code == 405
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        response = client.post("/mcp", json={"hello": 1}, headers={"Accept": "application/json, text/event-stream"})
+        assert response.status_code == 400
+        assert client.get("/mcp").status_code == 405
 
 
 @pytest.mark.parametrize("tool", ["turn_status", "turn_answer"])

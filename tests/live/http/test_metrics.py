@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.metrics import FAMILIES
+from chordage.orchestrator.views import metrics
 from chordage.workers import web
 from support.waiting import until
 from support.web_server import PROBLEM, finish, served
@@ -81,7 +82,20 @@ def test_a_key_needs_the_scope_read_and_no_tenant(client, key):
     assert client.get("/metrics", headers=key(KeyScope.READ, tenant="acme")).status_code == 403
 
 
-def test_numbers_of_the_fleet_are_read_once_in_five_seconds(client, rt):
+def test_numbers_of_the_fleet_are_read_once_in_five_seconds(rt):
+    moment = [0.0]
+    fleet = metrics.FleetMetrics(rt.store, rt.queues, rt.budgets, now=rt.now, clock=lambda: moment[0])
+    first = fleet.read()
+    moment[0] = 4.9
+    kept = fleet.read()
+    moment[0] = 5.0
+
+    assert kept is first
+    assert fleet.read() is not first
+
+
+def test_numbers_of_a_process_are_read_each_time_and_those_of_the_fleet_are_not(client, monkeypatch):
+    monkeypatch.setattr(metrics, "KEPT", 3600.0)
     before = samples(client.get("/metrics").text)
     client.post("/turns", json={"text": "hi", "thread_id": "t"})
     after = samples(client.get("/metrics").text)

@@ -14,6 +14,7 @@ from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.keys import KeyTerms
 from chordage.workers import web
 from support import asking_room, signed_deliveries
+from support.waiting import PATIENCE
 from support.web_server import PROBLEM, served
 
 pytestmark = pytest.mark.redis
@@ -40,7 +41,7 @@ def room(settings, monkeypatch):
 def raw(client, head: str, body: str = "") -> tuple[int, dict]:
     """Exactly this request; without a Host of its own httpx sends none."""
     request = f"{head}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
-    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as connection:
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=PATIENCE) as connection:
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     start, _, rest = answer.partition("\r\n\r\n")

@@ -12,6 +12,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.api.server import largest_body
 from chordage.orchestrator.core.message import Bounds
 from chordage.workers import local
+from support.waiting import PATIENCE
 from support.web_server import PROBLEM
 
 pytestmark = pytest.mark.redis
@@ -159,7 +160,7 @@ def test_a_wrong_method_is_a_405_document_that_names_the_right_one(client):
 def test_too_large_a_body_is_refused_by_its_announced_length(client, settings):
     """The body is never sent: its announcement is answered at once."""
     limit = largest_body(Bounds(text_bytes=4000, meta_bytes=settings.max_meta_bytes))
-    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as connection:
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=PATIENCE) as connection:
         head = "POST /turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {limit + 1}\r\n\r\n".encode())
         answer = connection.recv(65536).decode()
@@ -207,7 +208,7 @@ def test_a_body_with_two_lengths_is_refused_and_what_follows_is_not_read(client)
         "POST /turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n"
         "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /turns HTTP/1.1\r\nHost: localhost\r\n\r\n"
     )
-    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as connection:
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=PATIENCE) as connection:
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 400 ")

@@ -25,7 +25,7 @@ from chordage.orchestrator.core.status import TurnStatus
 from chordage.orchestrator.store import database
 from chordage.workers import web
 from support import client_room
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.web_server import PROBLEM, raising, served, server_with, with_database, with_redis
 
 pytestmark = pytest.mark.redis
@@ -129,7 +129,7 @@ def test_health_answers_in_bounded_time_while_redis_is_frozen(broken_redis):
         took = time.monotonic() - began
 
     assert response.status_code == 503
-    assert took < 4
+    assert took < 30, "it does not wait until Redis answers, or the client gives up"
 
 
 def test_a_message_is_accepted_while_redis_is_gone(broken_redis, rt):
@@ -174,11 +174,13 @@ def test_waiting_clients_never_keep_a_message_from_coming_in():
     """Four may wait; the others are sent home at once, although the four are still there."""
     admitted, enough = stages.Admitted(turn_id="1", thread_id="t"), threading.Event()
     app = server_with(
-        accept=lambda request: admitted, wait=lambda turn_id, seconds, gave_up: enough.wait(20) and done, waiters=4
+        accept=lambda request: admitted,
+        wait=lambda turn_id, seconds, gave_up: enough.wait(PATIENCE) and done,
+        waiters=4,
     )
     done = SimpleNamespace(status=TurnStatus.QUEUED)
     with served(app) as client, ThreadPoolExecutor(10) as threads:
-        post = partial(httpx.post, f"{client.base_url}/turns?wait=1", timeout=20)
+        post = partial(httpx.post, f"{client.base_url}/turns?wait=1", timeout=PATIENCE)
         waiting = [threads.submit(post, json={"text": "x"}) for _ in range(10)]
         until(lambda: sum(waiter.done() for waiter in waiting) == 6, "those beyond the four are sent home")
         assert client.post("/turns", json={"text": "y"}).status_code == 202
@@ -189,14 +191,16 @@ def test_waiting_clients_never_keep_a_message_from_coming_in():
 def test_stopping_server_releases_waiting_clients(settings, rt):
     with ThreadPoolExecutor() as threads:
         with served(web.wired(settings), timeout_graceful_shutdown=1) as client:
-            waiter = threads.submit(httpx.post, f"{client.base_url}/turns?wait=60", json={"text": "x"}, timeout=90)
+            waiter = threads.submit(
+                httpx.post, f"{client.base_url}/turns?wait=60", json={"text": "x"}, timeout=PATIENCE
+            )
             until(lambda: views.turns(rt.store), "the message is in")
             began = time.monotonic()
         stopped = time.monotonic() - began
         waiter.exception()
 
-    assert stopped < 10
-    until(lambda: not _waits_go_on(), "no thread is left behind", patience=10)
+    assert stopped < 40, "it does not wait for the minute of its client"
+    until(lambda: not _waits_go_on(), "no thread is left behind")
 
 
 def _waits_go_on() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -95,8 +95,13 @@ def test_behind_the_end_there_is_nothing(client, rt):
 
 def test_turn_is_followed_while_it_runs(client, rt):
     turn_id = submitted(client, "add")
-    threading.Timer(0.3, finish, (rt, turn_id)).start()
-    live = everything(client, f"/turns/{turn_id}/events")
+    stages.project(rt)  # as a worker does about once a second
+    with following(client, f"/turns/{turn_id}/events") as events, ThreadPoolExecutor(1) as pool:
+        assert next(events) == "retry 1000"
+        first = next(event for event in events if isinstance(event, Sent))
+        work = pool.submit(finish, rt, turn_id)
+        live = [first, *(event for event in events if isinstance(event, Sent))]
+        work.result()
     facts = [event for event in live if event.id is not None]
     assert facts == everything(client, f"/turns/{turn_id}/events")
     assert kinds(facts) == ["turn.queued", *PLAIN]

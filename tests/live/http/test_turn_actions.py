@@ -117,7 +117,7 @@ def test_what_is_not_there_cannot_be_changed(client, path):
 def test_reading_may_wait_for_the_end(client, rt):
     turn = submit(client)
     with ThreadPoolExecutor() as threads:
-        response = threads.submit(client.get, f"/turns/{turn}", params={"wait": 20})
+        response = threads.submit(client.get, f"/turns/{turn}", params={"wait": 60})
         finish(rt, turn)
 
     assert response.result().json()["disposition"] == "answered"

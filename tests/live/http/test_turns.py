@@ -57,7 +57,7 @@ def test_same_dedupe_key_returns_the_first_turn_again(client):
 
 def test_waiting_returns_the_finished_turn_as_soon_as_it_is_done(client, rt):
     with ThreadPoolExecutor() as threads:
-        response = threads.submit(client.post, "/turns?wait=20", json={"text": "hello", "thread_id": "t1"})
+        response = threads.submit(client.post, "/turns?wait=60", json={"text": "hello", "thread_id": "t1"})
         turn_id = until(lambda: [line.turn_id for line in views.turns(rt.store)], "the turn is there", pause=0.005)[0]
         finish(rt, turn_id)
         done = response.result()

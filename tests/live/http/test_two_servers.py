@@ -21,7 +21,7 @@ from chordage.workers import web
 from support import console_room
 from support.console_room import log_in, stream, token_in, waiting_turn
 from support.following import everything
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.web_server import finish, served
 
 pytestmark = pytest.mark.redis
@@ -47,7 +47,7 @@ def test_a_link_is_taken_once_by_one_of_both(servers, rt):
 
     def opened(number):
         together.wait()
-        with httpx.Client(base_url=servers[number % 2].base_url, timeout=20) as browser:
+        with httpx.Client(base_url=servers[number % 2].base_url, timeout=PATIENCE) as browser:
             return browser.get("/console/login", params={"link": token}).status_code
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -70,11 +70,9 @@ def test_a_person_goes_on_at_the_other_server(servers, rt):
         assert "run-questions" in next(messages)
         decided = second.post("/console/inbox", data={"csrf": token_in(page), "target": question.id, "verdict": "deny"})
         assert decided.status_code == 303, decided.text
-        at = time.monotonic()
         seen = next(message for message in messages if "run-questions" in message)
 
     assert f"question-{question.id}" not in seen
-    assert time.monotonic() - at < 5
 
 
 def test_a_stream_goes_on_at_the_other_server(servers, rt):
@@ -93,11 +91,14 @@ def test_a_key_that_is_revoked_is_refused_by_both_within_five_seconds(servers, r
     headers = {"X-Api-Key": new.text}
     assert [server.get("/inbox", headers=headers).status_code for server in servers] == [200, 200]
     stages.revoke_key(rt.store, new.key.id, CLI, rt.now())
-    at = time.monotonic()
+    revoked_at, allowed_at = time.monotonic(), [0.0]
 
     def are_refusing():
-        return [server.get("/inbox", headers=headers).status_code for server in servers] == [401, 401]
+        asked_at = time.monotonic()
+        codes = {server.get("/inbox", headers=headers).status_code for server in servers}
+        allowed_at.extend([asked_at] if 200 in codes else [])
+        return codes == {401}
 
-    until(are_refusing, "both refuse it", patience=BELIEVED + 2)
+    until(are_refusing, "both refuse it")
 
-    assert time.monotonic() - at < BELIEVED + 1
+    assert max(allowed_at) < revoked_at + BELIEVED, "no request that came later was allowed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median
 
 import pytest
 
@@ -15,32 +14,31 @@ from chordage.orchestrator.runtime import Runtime
 from chordage.workers import turn_waiter
 from chordage.workers.bootstrap import redis_from, runtime_from
 from chordage.workers.turn_waiter import TurnWaiter, wait_for_turn, waiter_for
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.web_server import finish, with_redis
 
 pytestmark = pytest.mark.redis
 
 
-def test_notification_of_a_done_turn_arrives_within_milliseconds(settings, rt):
-    """From the publish to the return of the wait, measured ten times: far below the second of the backstop."""
+def test_notification_of_a_done_turn_ends_the_wait(settings, rt, monkeypatch):
+    """Nothing else can, long before its time: the row is not read again within an hour."""
+    monkeypatch.setattr(turn_waiter, "READ_EVERY", 3600.0)
     redis, waiter = redis_from(settings), waiter_for(settings)
-    times = []
     for number in range(10):
         turn_id = _submitted(rt, f"hello {number}")
         with ThreadPoolExecutor() as threads:
-            waiting = threads.submit(_timed_wait, waiter, rt, turn_id)
+            waiting = threads.submit(wait_for_turn, waiter, rt, turn_id, PATIENCE)
             channel = done_channel(settings.prefix, turn_id)
             until(lambda channel=channel: redis.pubsub_numsub(channel)[0][1], "it listens", pause=0.001)
             quiet = runtime_from(settings, with_redis=False)
             finish(quiet, turn_id)
             quiet.store.close()
-            published = time.perf_counter()
+            published = time.monotonic()
             redis.publish(channel, "1")
-            times.append(waiting.result() - published)
+            assert waiting.result().answer
+            assert time.monotonic() - published < PATIENCE / 2, "it was not the time that ended the wait"
     redis.close()
     waiter.close()
-
-    assert median(times) < 0.1
 
 
 def _submitted(rt: Runtime, text: str) -> str:
@@ -49,18 +47,12 @@ def _submitted(rt: Runtime, text: str) -> str:
     return stages.admit(rt, request_from({"text": text}, source="test", space=None))[0].turn_id
 
 
-def _timed_wait(waiter: TurnWaiter, rt: Runtime, turn_id: str) -> float:
-    turn = wait_for_turn(waiter, rt, turn_id, 20)
-    assert turn.answer
-    return time.perf_counter()
-
-
 def test_a_wait_survives_the_loss_of_redis(settings, rt, start_valkey):
     server = start_valkey()
     waiter = waiter_for(with_redis(settings, server.url))
     turn_id = _submitted(rt, "hello")
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(wait_for_turn, waiter, rt, turn_id, 20)
+        waiting = threads.submit(wait_for_turn, waiter, rt, turn_id, PATIENCE)
         until(lambda: server_has_listeners(server, settings, turn_id), "it listens")
         server.kill()
         finish(rt, turn_id)
@@ -69,7 +61,7 @@ def test_a_wait_survives_the_loss_of_redis(settings, rt, start_valkey):
     waiter.close()
 
     assert turn.answer == "You said: hello"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < PATIENCE / 2, "it was not the time that ended the wait"
 
 
 def server_has_listeners(server: object, settings: Settings, turn_id: str) -> int:
@@ -85,7 +77,7 @@ def test_without_redis_a_wait_queries_the_database(settings, rt, redis):
     client = TurnWaiter(None, prefix="") if redis == "none" else waiter_for(dead)
     turn_id = _submitted(rt, "hello")
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(wait_for_turn, client, rt, turn_id, 20)
+        waiting = threads.submit(wait_for_turn, client, rt, turn_id, PATIENCE)
         finish(rt, turn_id)
 
         assert waiting.result().answer == "You said: hello"
@@ -116,14 +108,14 @@ def test_next_wait_listens_on_the_connection_of_the_one_before(settings, rt):
             redis.publish(done_channel(settings.prefix, "of somebody else"), "1")
             redis.publish(done_channel(settings.prefix, turn_id), "1")
             began = time.monotonic()
-            word.wait(5)
+            word.wait(PATIENCE)
             heard.append(time.monotonic() - began)
     listening = [one for one in redis.client_list() if one["sub"] != "0" and one["id"] not in others]
     redis.close()
     waiter.close()
 
     assert [one["sub"] for one in listening] == ["1"], "one connection, and it has left the channels before"
-    assert max(heard) < 4, "it was not the time that ended the wait"
+    assert max(heard) < PATIENCE / 2, "it was not the time that ended the wait"
 
 
 def test_connection_that_broke_without_a_waiter_is_not_used_again(settings, rt, start_valkey):
@@ -147,7 +139,7 @@ def test_without_notifications_a_look_is_cheap(rt, monkeypatch):
     monkeypatch.setattr(turn_waiter.views, "turn", lambda *given: looked.append("dear") or turn(*given))
     monkeypatch.setattr(turn_waiter.views, "is_done", lambda *given: looked.append("cheap") or is_done(*given))
 
-    wait_for_turn(TurnWaiter(None, prefix=""), rt, turn_id, 0.2)
+    wait_for_turn(TurnWaiter(None, prefix=""), rt, turn_id, PATIENCE, gave_up=lambda: looked.count("cheap") == 3)
 
     assert looked[:3] == ["cheap"] * 3
     assert looked.count("dear") == 1

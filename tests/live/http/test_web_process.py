@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from chordage.workers.cli import main
 from support import processes
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.redis
 
@@ -42,8 +42,8 @@ def web(folder, *options):
 def test_port_0_takes_a_free_port_and_prints_it(tmp_path, more):
     with web(tmp_path, "--port", "0", *more) as said:
         url = re.search(r"HTTP on (http://127\.0\.0\.1:\d+)", said())[1]
-        until(lambda: _answers(url), "it answers", patience=30)
-        assert httpx.get(url, headers={"Host": "evil.example"}).status_code == 421
+        until(lambda: _answers(url), "it answers")
+        assert httpx.get(url, headers={"Host": "evil.example"}, timeout=PATIENCE).status_code == 421
         assert "WARNING" not in said()
 
 

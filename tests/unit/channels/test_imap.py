@@ -222,7 +222,7 @@ def test_html_that_is_made_to_cost_its_square_is_read_at_once(piece):
     began = time.process_time()
 
     assert len(stripped(piece * (200_000 // len(piece)) + ">")) <= 200_001
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 20, "its square would take minutes"
 
 
 def test_html_beyond_all_measure_is_put_on_record():
@@ -272,7 +272,7 @@ def test_mail_made_to_break_the_reader_delays_no_other(header):
     found = read(header + b"\r\nMessage-ID: " + b"(" * 5000 + b"\r\n\r\nhello", rules, "7.1", "7.2")
 
     assert found is None or found.cursor == "7.2"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30, "it is read in its own length"
 
 
 def test_mail_is_marked_only_where_configured_and_only_when_it_was_stored(server, mailbox):

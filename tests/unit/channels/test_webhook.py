@@ -36,7 +36,7 @@ def test_a_reply_is_one_signed_post_with_its_key(receiver):
     assert (path, told["type"], told["turn_id"], told["thread_id"]) == ("/in?x=1", "turn.ended", "turn-1", "t")
     assert (told["text"], told["reason"]) == ("ok", "natural_end")
     assert headers["Idempotency-Key"] == headers["webhook-id"] == "turn-1"
-    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 5
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 300
     own = secret_for(b"s", receiver.url.removeprefix("http://"))
     expected = signatures.standard(own, "turn-1", int(headers["webhook-timestamp"]), body)
     assert signatures.are_same(headers["webhook-signature"], expected)

@@ -20,7 +20,7 @@ from chordage.workers.bootstrap import runtime_from
 from chordage.workers.cli.invoke import _Patience
 from support import asking_room, processes
 from support.on_terminal import COMMAND, on_a_terminal
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 DEAD = "redis://127.0.0.1:1/0"
 
@@ -355,7 +355,7 @@ def test_ctrl_c_leaves_the_decision_stored(chordage, rt, room):
     until((room / "holding").exists, "the tool runs")
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out[:8]) == (130, b"approved")
     assert b"the decision is stored; `chordage dev` resumes the run" in err

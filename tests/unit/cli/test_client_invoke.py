@@ -21,7 +21,7 @@ from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
 from support import processes
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 COMMAND = [sys.executable, "-m", "chordage.workers.cli"]
 
@@ -102,7 +102,7 @@ def edited_meanwhile(room, edit):
     looked_at = time.monotonic()
     until(lambda: time.monotonic() > looked_at + LOOK_AGAIN, "the room looks at its files again", pause=0.1)
     (room / "gate").touch()
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 
@@ -133,7 +133,7 @@ def test_it_waits_for_its_turn_on_a_busy_thread(room, rt):
     until(lambda: b"waits: thread t or group chat is busy" in process.stderr.readline(), "it says that it waits")
 
     local.carry_out(rt, due)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out) == (0, b"You said: second\n")
 
@@ -179,7 +179,7 @@ def test_a_turn_that_another_process_carries_out_is_waited_for(room, rt):
     due = local.begin(rt, views.turn(rt.store, turn.turn_id))
     process.send_signal(signal.SIGCONT)
     local.carry_out(rt, due)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out) == (0, b"You said: second\n")
 
@@ -194,7 +194,7 @@ def test_an_interrupt_cancels_the_turn_wherever_it_is(room, rt, text, number):
         until((room / "waiting").exists, "the tool runs")
 
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
 
     turn = views.turn(rt.store, views.turns(rt.store)[0].turn_id)
     assert (process.returncode, out) == (130, b"")
@@ -210,7 +210,7 @@ def test_a_cancel_from_elsewhere_ends_it(room, rt):
     turn_id = views.turns(rt.store)[0].turn_id
 
     stages.cancel_turn(rt, turn_id, "enough")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out) == (3, b"")
     assert f"turn {turn_id} cancelled (enough)" in err.decode()
@@ -218,14 +218,14 @@ def test_a_cancel_from_elsewhere_ends_it(room, rt):
 
 def test_a_long_call_is_kept_alive_by_heartbeats(room, rt):
     store_ready(rt)
-    quick = {"CHORDAGE_LEASE": "1", "CHORDAGE_BEAT": "0.2"}
+    quick = {"CHORDAGE_LEASE": "20", "CHORDAGE_BEAT": "0.2"}
     process = start(room, "invoke", "wait", env={**os.environ, **quick})
     until((room / "waiting").exists, "the tool runs")
     (call,) = until(lambda: _calls(rt), "its call is on record")
     first = call.lease_until
     until(lambda: _calls(rt)[0].lease_until > first, "its lease is renewed")
     (room / "gate").touch()
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, out) == (0, b"It is over.\n")
 

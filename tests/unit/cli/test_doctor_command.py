@@ -17,8 +17,10 @@ from support.repository import ROOT
 
 
 @pytest.fixture
-def worker(chordage, room):
-    """A database, and a worker that is seen on it."""
+def worker(chordage, room, monkeypatch):
+    """A database, and a worker that is seen on it. It need not show itself again while a slow test lasts."""
+    monkeypatch.setenv("CHORDAGE_PRESENCE", "60")
+    monkeypatch.setenv("CHORDAGE_GONE_AFTER", "600")
     chordage("migrate")
     with open_store(load(room=room)) as store, store.write() as tx:
         one = Process(id="far/1:7", machine="far", pid=7, born="then", queues=ALL_QUEUES)

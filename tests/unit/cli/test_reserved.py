@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 @pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGINT])
@@ -19,10 +19,10 @@ def test_with_a_reserve_of_none_it_stays_until_it_is_ended(tmp_path, ends):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CHORDAGE_")}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        until(ready.exists, "it is ready", patience=30)
+        until(ready.exists, "it is ready")
         assert process.poll() is None
         process.send_signal(ends)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
 

@@ -147,7 +147,7 @@ def test_the_page_of_a_run_at_rest_looks_again_when_its_rows_have_changed(monkey
 
     async def follow():
         messages = LiveStreams(read).messages(a_page(render=render, run_id="r"), Events(), "")
-        told = [await asyncio.wait_for(anext(messages), 10) for _ in range(3)]
+        told = [await asyncio.wait_for(anext(messages), 120) for _ in range(3)]
         await messages.aclose()
         return told
 
@@ -171,7 +171,7 @@ def test_pages_look_for_themselves_while_marks_cannot_be_read(monkeypatch):
 
     async def follow():
         messages = LiveStreams(read).messages(a_page(render=render, run_id="r"), Events(), "")
-        told = [await asyncio.wait_for(anext(messages), 10) for _ in range(4)]
+        told = [await asyncio.wait_for(anext(messages), 120) for _ in range(4)]
         await messages.aclose()
         return told
 

@@ -106,4 +106,4 @@ def test_no_text_takes_more_time_than_its_length(piece):
     started = time.process_time()
     with pytest.raises(NoValue):
         value_in(piece * 200_000)
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 20, "its square would take hours"

@@ -14,7 +14,7 @@ import pytest
 from chordage.orchestrator.core.errors import Unavailable
 from chordage.workers.fleet import member as members
 from chordage.workers.fleet.member import Member, MemberRole, wait_until_ready
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def start(tmp_path):
 def test_member_is_ready_when_its_file_holds_its_own_pid(start):
     member = start("import sys, os; open(sys.argv[2], 'w').write(str(os.getpid())); input()", says_ready=True)
     # input() ends at once: nothing is to be read from a terminal by a member
-    member.wait(time.monotonic() + 10)
+    member.wait(time.monotonic() + PATIENCE)
 
     assert member.code == 1
     assert not member.ready, "it is not ready any more"
@@ -53,7 +53,7 @@ def test_member_with_a_port_is_ready_when_it_listens_there(start):
 
 def test_member_gets_its_environment_and_its_output_goes_to_its_log(start):
     member = start("import os; print(os.environ['GREETING'])")
-    member.wait(time.monotonic() + 10)
+    member.wait(time.monotonic() + PATIENCE)
 
     assert member.log_tail() == "hello"
     assert member.code == 0
@@ -62,9 +62,9 @@ def test_member_gets_its_environment_and_its_output_goes_to_its_log(start):
 def test_large_log_is_renamed_at_the_next_start(start, monkeypatch):
     monkeypatch.setattr(members, "LARGE_LOG", 3)
     member = start("print('first')")
-    member.wait(time.monotonic() + 10)
+    member.wait(time.monotonic() + PATIENCE)
     member.start()
-    member.wait(time.monotonic() + 10)
+    member.wait(time.monotonic() + PATIENCE)
 
     assert member.log_tail() == "first"
     assert member.log.with_suffix(".log.1").read_text() == "first\n"
@@ -73,7 +73,7 @@ def test_large_log_is_renamed_at_the_next_start(start, monkeypatch):
 def test_sweeping_up_takes_the_children_that_a_dead_leader_left(start):
     child = "import subprocess, sys; p = subprocess.Popen(['/bin/sleep', '60']); print(p.pid, flush=True)"
     member = start(child)
-    member.wait(time.monotonic() + 10)
+    member.wait(time.monotonic() + PATIENCE)
     orphan = psutil.Process(int(member.log_tail()))
 
     member.kill_group()
@@ -112,5 +112,5 @@ def test_signal_reaches_the_leader(start):
 
     member.send_signal(signal.SIGTERM)
 
-    assert member.wait(time.monotonic() + 10)
+    assert member.wait(time.monotonic() + PATIENCE)
     assert member.code == -signal.SIGTERM

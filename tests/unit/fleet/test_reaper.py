@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from chordage.workers.fleet.reaper import Reaper
+from support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_replaced_reaper_starts_with_the_watched_processes(tmp_path, member, m
         reaper.restart_if_dead()
         reaper.close()
 
-    assert member.wait(5) is not None
+    assert member.wait(PATIENCE) is not None
 
 
 def test_a_process_that_has_the_number_of_an_old_member_is_left_alone(tmp_path, member):
@@ -52,7 +53,7 @@ def test_a_process_is_watched_though_the_fleet_was_killed_the_moment_it_was_star
         process = reaper.launch(0)([sys.executable, "-c", "import time; time.sleep(60)"])
         reaper.close()
 
-    assert process.wait(5) is not None
+    assert process.wait(PATIENCE) is not None
 
 
 def test_nothing_is_started_that_no_reaper_would_end(tmp_path):
@@ -63,7 +64,7 @@ def test_nothing_is_started_that_no_reaper_would_end(tmp_path):
         reaper._process.wait()
         process = reaper.launch(0)(["/usr/bin/touch", str(mark)])
 
-        assert process.wait(5) == -signal.SIGPIPE
+        assert process.wait(PATIENCE) == -signal.SIGPIPE
         assert not mark.exists()
 
         reaper.restart_if_dead()
@@ -77,7 +78,7 @@ def test_what_is_launched_reads_nothing_and_leads_a_group_of_its_own(tmp_path):
         program = "import os, sys; print(repr(sys.stdin.read()), os.getpid() == os.getpgid(0), sys.argv[1:])"
         with told.open("wb") as out:
             process = reaper.launch(0)([sys.executable, "-c", program, "a b", "$HOME"], stdout=out)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
         reaper.close()
 
     assert told.read_text() == "'' True ['a b', '$HOME']\n"

@@ -26,7 +26,7 @@ def test_a_queue_is_empty_until_a_message_waits_in_it_and_again_when_it_was_take
         waits = not queues.is_empty("chat")
         others = queues.is_empty("chat.tools")
         with app.connection_for_read() as connection:
-            connection.SimpleQueue(app.amqp.queues["chat"]).get(timeout=5)
+            connection.SimpleQueue(app.amqp.queues["chat"]).get(timeout=60)
             taken = queues.is_empty("chat")
 
     assert (before, waits, others, taken) == (True, True, True, True)

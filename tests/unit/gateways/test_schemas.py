@@ -24,7 +24,7 @@ from chordage.orchestrator.gateways.schemas import (
 from chordage.orchestrator.gateways.tools.arguments import InvalidArguments
 
 ENDLESS = "^(a+)+$"
-SOON = 5.0  # seconds; without its bound each of these takes far too long
+SOON = 20.0  # seconds; without its bound each of these takes far too long
 
 
 def an_object(**properties):

@@ -7,7 +7,7 @@ import json
 import pytest
 from redis import Redis
 
-from chordage.orchestrator.gateways import redis_events
+from chordage.orchestrator.gateways import redis_events, run_stream
 from chordage.orchestrator.gateways.redis_direct import RedisHints
 from chordage.orchestrator.gateways.redis_events import RedisEvents, watch
 from chordage.orchestrator.gateways.run_stream import RedisRunStreams, StreamNote
@@ -175,10 +175,12 @@ def test_nothing_is_kept_of_a_run_whose_reply_is_on_record(redis, events):
 
 
 @pytest.fixture
-def reader(redis_url):
+def reader(redis_url, monkeypatch):
+    """One whose read waits so long that nothing comes by its end."""
+    monkeypatch.setattr(run_stream, "BLOCK", 3600.0)
     notes: list[StreamNote] = []
     links: list[bool] = []
-    with Redis.from_url(redis_url, decode_responses=True, socket_timeout=10) as client:
+    with Redis.from_url(redis_url, decode_responses=True, socket_timeout=7200) as client:
         reader = RedisRunStreams(client, prefix="p:", on_notes=notes.extend, on_link=links.append)
         yield reader, notes, links
         reader.stop()
@@ -188,13 +190,13 @@ def test_a_reader_hears_at_once_of_a_run_it_begins_to_watch(reader, redis):
     streams, notes, _ = reader
     streams.watch("first", 0)
     streams.wake()
-    until(lambda: redis.zscore("p:watched", "first"), "it is said that it is watched", patience=2)
+    until(lambda: redis.zscore("p:watched", "first"), "it is said that it is watched")
     redis.xadd("p:live:second", {"kind": "tool.started", "run": "second", "data": "{}"})
     streams.watch("second", 0)
     streams.wake()
-    until(lambda: notes, "what was there already comes", patience=2)
+    until(lambda: notes, "what was there already comes")
     redis.xadd("p:bus:run:first", {"kind": "run.finished", "run": "first", "at": "now"}, id="7-0")
-    until(lambda: len(notes) > 1, "what comes now", patience=2)
+    until(lambda: len(notes) > 1, "what comes now")
     assert [(note.run_id, note.kind, note.is_of_bus, note.row) for note in notes] == [
         ("second", "tool.started", False, 0), ("first", "run.finished", True, 7),
     ]  # fmt: skip
@@ -206,7 +208,7 @@ def test_entries_of_the_bus_up_to_the_position_are_known(reader, redis):
         redis.xadd("p:bus", {"kind": "turn.queued", "thread": "t", "turn": str(row), "at": "now"}, id=f"{row}-0")
     streams.watch_fleet(7)
     streams.wake()
-    until(lambda: notes, "the new one comes", patience=2)
+    until(lambda: notes, "the new one comes")
     assert [(note.turn_id, note.thread_id) for note in notes] == [("8", "t")]
 
 
@@ -217,7 +219,7 @@ def test_entries_that_cannot_be_read_are_passed_over(reader, redis):
     redis.xadd("p:live:r", {"kind": "model.reset", "run": "r", "data": "{}"})
     streams.watch("r", 0)
     streams.wake()
-    until(lambda: notes, "the last comes", patience=2)
+    until(lambda: notes, "the last comes")
     assert [note.kind for note in notes] == ["model.reset"]
 
 

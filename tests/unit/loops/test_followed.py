@@ -17,7 +17,7 @@ def event(number: int = 0) -> RunEvent:
 
 def taken(followed: Followed, count: int) -> list[str | None]:
     async def take():
-        return [(await asyncio.wait_for(followed.next(), 1)).id for _ in range(count)]
+        return [(await asyncio.wait_for(followed.next(), 120)).id for _ in range(count)]
 
     return asyncio.run(take())
 

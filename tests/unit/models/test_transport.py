@@ -23,6 +23,7 @@ from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.proxies import proxy_of
 from support.fake_providers import WIRES, Calm, a_prompt, an_agent, catalog_at, providers_at, serving
 from support.raw_server import anonymous_tls, chunk, raw_server, read_request, stream_head
+from support.waiting import PATIENCE
 
 ECHO = "[{text: 'you said {user}'}]"
 
@@ -80,7 +81,7 @@ def test_stream_kept_open_after_its_last_event_is_not_awaited():
     started = time.monotonic()
     with raw_server(never_ends) as server, catalog_at(server.url) as catalog:
         assert catalog.complete(an_agent("openai:m"), a_prompt("hello"), abort=Calm()).text == "hi"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60, "it did not wait for the end of the stream, until it is out of time"
 
 
 def test_a_connection_the_server_closed_is_not_used_again():
@@ -96,7 +97,7 @@ def test_a_connection_the_server_closed_is_not_used_again():
         for _ in range(3):
             agent = an_agent("openai:m", stream=False)
             assert catalog.complete(agent, a_prompt("hello"), abort=Calm()).text == "hello"
-            closed.acquire(timeout=5)
+            assert closed.acquire(timeout=PATIENCE)
         assert server.connections == 3
 
 
@@ -109,10 +110,10 @@ def test_a_stream_that_only_trickles_ends_at_the_deadline():
 
     started = time.monotonic()
     with raw_server(trickles) as server, catalog_at(server.url) as catalog, pytest.raises(ModelFailed) as failed:
-        catalog.complete(an_agent("openai:m", model_timeout=0.3), a_prompt("hello"), abort=Calm())
+        catalog.complete(an_agent("openai:m", model_timeout=1), a_prompt("hello"), abort=Calm())
     assert failed.value.fault is Fault.TIMEOUT
-    assert "not finished within 0.3 s" in str(failed.value)
-    assert 0.25 < time.monotonic() - started < 1.5
+    assert "not finished within 1 s" in str(failed.value)
+    assert 0.9 < time.monotonic() - started < 30, "a stream that trickles has no end of its own"
 
 
 def test_a_stream_that_falls_silent_ends_long_before_the_deadline():
@@ -124,8 +125,8 @@ def test_a_stream_that_falls_silent_ends_long_before_the_deadline():
     started = time.monotonic()
     with raw_server(falls_silent) as server, pytest.raises(ModelFailed, match=r"nothing happened for 0\.2 s"):
         catalog = ModelCatalog(providers_at(server.url, silence=0.2), environ={"OPENAI_API_KEY": "k"})
-        catalog.complete(an_agent("openai:m", model_timeout=30), a_prompt("hello"), abort=Calm())
-    assert time.monotonic() - started < 1.5
+        catalog.complete(an_agent("openai:m", model_timeout=60), a_prompt("hello"), abort=Calm())
+    assert time.monotonic() - started < 30, "it did not wait for its minute to be over"
 
 
 def test_a_connection_that_was_idle_for_long_is_closed_when_another_becomes_idle(monkeypatch):
@@ -133,7 +134,7 @@ def test_a_connection_that_was_idle_for_long_is_closed_when_another_becomes_idle
 
     def two_at_once(connection, over):
         read_request(connection)
-        both.wait(5)
+        both.wait(PATIENCE)
         connection.sendall(whole_answer("hello"))
         if connection.recv(1):
             connection.sendall(whole_answer("hello"))
@@ -146,7 +147,7 @@ def test_a_connection_that_was_idle_for_long_is_closed_when_another_becomes_idle
         assert [reply.result().text for reply in first] == ["hello", "hello"]
         monkeypatch.setattr(http_client, "IDLE_SECONDS", 0.0)
         assert catalog.complete(agent, a_prompt("hello"), abort=Calm()).text == "hello"
-        assert ended.acquire(timeout=5)
+        assert ended.acquire(timeout=PATIENCE)
         assert server.connections == 2
 
 
@@ -239,7 +240,7 @@ def test_a_hundred_waiting_calls_cost_little_memory_and_hardly_any_cpu():
     def answers_later(connection, over):
         read_request(connection)
         waiting.release()
-        release.wait(20)
+        release.wait(PATIENCE)
         connection.sendall(whole_answer("hello"))
 
     agent, calls = an_agent("openai:m", stream=False), 100
@@ -247,7 +248,7 @@ def test_a_hundred_waiting_calls_cost_little_memory_and_hardly_any_cpu():
         tracemalloc.start()
         replies = [pool.submit(catalog.complete, agent, a_prompt("hello"), abort=Calm()) for _ in range(calls)]
         for _ in range(calls):
-            waiting.acquire(timeout=20)
+            assert waiting.acquire(timeout=PATIENCE)
         before = time.process_time()
         release.wait(1.0)
         busy, memory = time.process_time() - before, tracemalloc.get_traced_memory()[1]

@@ -54,5 +54,5 @@ def test_modules_named_like_ours_do_no_harm(folder):
     )
     folder.agent('model = "m"\ntools = ["mine:hello", "builtin:calculate"]')
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder.path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=folder.path.parent)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=folder.path.parent)
     assert (done.returncode, done.stdout) == (0, "hello you\n"), done.stderr

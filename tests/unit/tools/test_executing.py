@@ -19,6 +19,7 @@ from chordage.orchestrator.core.approvals import ResumeMode
 from chordage.orchestrator.core.errors import Aborted, HandedOver
 from chordage.orchestrator.gateways.tools.attempt import Reports, ToolAttempt, nothing_around
 from chordage.orchestrator.system.user_code import SideThreads
+from support.waiting import PATIENCE
 
 REQUEST = ContextVar("REQUEST", default="none")
 
@@ -220,7 +221,7 @@ def test_function_over_its_time_is_abandoned_and_reported(bench):
     outcome = bench.call(endless)
     assert outcome.code == "timeout"
     assert "endless did not finish within 0.1 s" in outcome.content
-    assert told.wait(5)
+    assert told.wait(PATIENCE)
     assert bench.call(quick, word="next").content == "next"
 
 
@@ -245,7 +246,7 @@ def test_the_tools_own_timeout_error_is_an_exception_like_any_other(bench):
 def test_a_coroutine_over_its_time_is_cancelled_and_cleans_up(bench):
     cleaned = threading.Event()
 
-    @tool(timeout=0.1)
+    @tool(timeout=1)
     async def endless() -> None:
         try:
             await asyncio.sleep(60)
@@ -262,7 +263,7 @@ def test_a_coroutine_that_blocks_or_refuses_to_end_is_left(bench, monkeypatch):
 
     @tool(timeout=0.1)
     async def blocking() -> None:
-        release.wait(5)
+        release.wait(PATIENCE)
 
     assert bench.call(blocking).code == "timeout"
     release.set()
@@ -279,7 +280,7 @@ def test_cancelling_leaves_a_function_that_is_running(bench):
 
     with pytest.raises(Aborted):
         bench.call(endless, abort=AbortOn(check=2))
-    assert told.wait(5)
+    assert told.wait(PATIENCE)
 
 
 def test_cancelling_cancels_a_coroutine_that_is_running(bench):
@@ -339,7 +340,7 @@ def test_time_limit_from_outside_passes_through_and_cancels_the_tool(bench):
 
     with pytest.raises(SoftLimit):
         bench.call(endless, abort=AbortOn(check=2, error=SoftLimit))
-    assert told.wait(5)
+    assert told.wait(PATIENCE)
 
 
 def test_a_result_that_is_there_wins_over_a_cancellation(bench):
@@ -451,7 +452,7 @@ def thread_number() -> int:
 
 @tool(timeout=0.05)
 def stuck() -> None:
-    HOLD.wait(5)
+    HOLD.wait(PATIENCE)
 
 
 HOLD = threading.Event()
@@ -474,7 +475,7 @@ def test_a_stuck_tool_does_not_hold_up_the_next(bench):
 
 
 def test_threads_of_a_pool_do_not_wait_for_each_other(bench):
-    together = threading.Barrier(2, timeout=5)
+    together = threading.Barrier(2, timeout=PATIENCE)
 
     @tool
     def meet() -> int:
@@ -500,10 +501,10 @@ def test_a_side_thread_ends_with_its_box(bench):
 
     bench.call(find)
     gc.collect()
-    found[0].join(5)
+    found[0].join(PATIENCE)
     assert not found[0].is_alive()
 
 
 def test_a_forked_child_gets_side_threads_of_its_own():
-    done = subprocess.run([sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

@@ -117,7 +117,7 @@ def test_a_result_that_is_slow_to_write_down_runs_into_the_timeout(bench):
 
         @field_serializer("number")
         def wait(self, number: int) -> int:
-            release.wait(5)
+            release.wait(60)
             return number
 
     @tool(timeout=0.1)

@@ -11,10 +11,9 @@ import pytest
 
 from chordage import Context, tool
 from chordage.orchestrator.core.errors import Aborted
+from support.waiting import PATIENCE as PATIENT
 from support.waiting import until
 from tests.unit.tools.conftest import AGENT
-
-PATIENT = 10.0
 
 
 @pytest.fixture
@@ -117,6 +116,7 @@ def test_call_that_overstays_stops_those_behind_it_and_is_waited_for(bench, gate
         return number
 
     series = begin(bench, slow, 1, 2, 3)
+    until(lambda: begun == [1, 2], "the first is over, and the second has begun")
     outcomes = series.wait(0.1)
 
     assert contents(outcomes) == ["1", None, None]
@@ -152,14 +152,16 @@ def test_no_call_begins_once_nobody_waits_for_it(bench):
 
 
 def test_call_that_overstays_has_its_timeout(bench, gate):
-    cancelled = []
+    begun, cancelled = threading.Event(), []
 
     @tool(timeout=0.2)
     def hangs(number: int, ctx: Context) -> None:
+        begun.set()
         gate.wait(PATIENT)
         cancelled.append(ctx.cancelled)
 
     series = begin(bench, hangs, 1)
+    assert begun.wait(PATIENT)
     series.wait(0.01)
     outcome = series.finish(abort=bench.calm, on_progress=bench.notes.append)
     gate.set()
@@ -173,16 +175,18 @@ def test_call_that_overstays_can_be_cancelled(bench, gate):
         def check(self):
             raise Aborted
 
-    seen = threading.Event()
+    begun, seen = threading.Event(), threading.Event()
 
     @tool
     async def waits(number: int) -> None:
+        begun.set()
         try:
             await asyncio.sleep(PATIENT)
         finally:
             seen.set()
 
     series = begin(bench, waits, 1)
+    assert begun.wait(PATIENT)
     series.wait(0.05)
     with pytest.raises(Aborted):
         series.finish(abort=Cancelled(), on_progress=bench.notes.append)

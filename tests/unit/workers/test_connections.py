@@ -97,7 +97,7 @@ def test_threads_never_take_more_than_they_may_and_all_are_served(migrated_datab
     both_kinds = threading.Barrier(24)
 
     def work(number):
-        both_kinds.wait(20)
+        both_kinds.wait(120)
         with store.write() if number % 2 else store.single() as tx:
             tx.execute(text("SELECT pg_sleep(0.02)"))
             count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

@@ -63,8 +63,8 @@ def test_thread_asked_to_end_answers_for_its_task(error):
         raise error
 
     pool.apply_async(leave, callback=answer, correlation_id="a")
-    assert answered.wait(20)
-    pool.apply_async(lambda: "next", callback=lambda _: None, correlation_id="b").wait(20)
+    assert answered.wait(120)
+    pool.apply_async(lambda: "next", callback=lambda _: None, correlation_id="b").wait(120)
     pool.on_stop()
 
     ((has_failed, info, _),) = answers

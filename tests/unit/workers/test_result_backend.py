@@ -50,7 +50,7 @@ def test_result_is_stored_as_celery_stores_it_in_two_commands(app, redis, stored
     assert stored() == expected
     assert 3500 < redis.ttl(KEY) <= 3600
     assert commands - {"config|resetstat", "info"} == {"set", "publish"}
-    assert app.AsyncResult("t1").get(timeout=5) == "turn-1"
+    assert app.AsyncResult("t1").get(timeout=60) == "turn-1"
 
 
 def test_result_that_cannot_be_stored_directly_is_stored_as_celery_does(app, stored, monkeypatch):
@@ -71,10 +71,10 @@ def test_result_that_cannot_be_stored_directly_is_stored_as_celery_does(app, sto
 def test_who_waits_for_a_result_is_told(app, redis):
     with redis.pubsub() as listening:
         listening.subscribe(KEY)
-        assert listening.get_message(timeout=5)["type"] == "subscribe"
+        assert listening.get_message(timeout=60)["type"] == "subscribe"
         app.backend.mark_as_done("t1", "turn-1", asked_by())
 
-        assert json.loads(listening.get_message(timeout=5)["data"])["result"] == "turn-1"
+        assert json.loads(listening.get_message(timeout=60)["data"])["result"] == "turn-1"
 
 
 def test_nothing_is_stored_for_a_caller_who_wants_no_result(app, redis):

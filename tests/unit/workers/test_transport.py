@@ -342,7 +342,7 @@ def test_what_was_taken_is_put_back_when_the_answer_is_lost(broker, redis, has_a
     cycle = channel.connection.cycle
     cycle.on_poll_start()  # the script is sent
     if has_arrived:
-        assert channel.client.connection.can_read(timeout=5)
+        assert channel.client.connection.can_read(timeout=60)
         assert (waiting(redis), noted(redis)) == (2, (2, 2))
     channel.client.connection.disconnect()
     for number in (4, 6):
@@ -407,10 +407,13 @@ def test_message_that_cannot_be_read_holds_up_no_other(broker, redis):
     send(broker, "c")
     for message in [*received]:
         message.ack()
-    for _ in range(3):
+
+    def all_have_come():
         with suppress(TimeoutError, ValueError, KeyError):
             broker.drain_events(timeout=0.2)
+        return len(received) == 3
 
+    until(all_have_come, "the message behind them comes")
     assert payloads(received) == [*"abc"]
     received[-1].ack()
     drain(broker, lambda: (waiting(redis), noted(redis)) == (0, (0, 0)))
@@ -437,7 +440,7 @@ def test_record_that_cannot_be_read_stops_no_worker_that_puts_back_those_of_anot
 
     assert (waiting(redis), noted(redis)) == (1, (0, 0))
     with suppress(*transport.NO_JSON):
-        broker.drain_events(timeout=5)  # the answer, which kombu could not read either
+        broker.drain_events(timeout=60)  # the answer, which kombu could not read either
 
 
 @pytest.mark.redis

@@ -44,7 +44,7 @@ def parent(tmp_path):
 
 
 def test_a_forked_process_has_a_server_of_its_own_and_keeps_no_other_alive(parent, tmp_path):
-    until(lambda: len((tmp_path / "told").read_text().split()) == 3, "all have told", patience=20)
+    until(lambda: len((tmp_path / "told").read_text().split()) == 3, "all have told")
     of_parent, of_child, again = map(int, (tmp_path / "told").read_text().split())
     (child,) = (process for process in psutil.Process(parent.pid).children() if process.pid != of_parent)
 
@@ -52,9 +52,9 @@ def test_a_forked_process_has_a_server_of_its_own_and_keeps_no_other_alive(paren
     assert again == of_parent
 
     parent.kill()
-    until(lambda: not is_alive(of_parent), "the server of the killed process has ended", patience=10)
+    until(lambda: not is_alive(of_parent), "the server of the killed process has ended")
     assert is_alive(child.pid)
     assert is_alive(of_child)
 
     child.kill()
-    until(lambda: not is_alive(of_child), "the server of the forked process has ended", patience=10)
+    until(lambda: not is_alive(of_child), "the server of the forked process has ended")

@@ -11,7 +11,7 @@ from chordage.orchestrator.core.errors import Aborted, RoomError
 from chordage.orchestrator.gateways.mcp.errors import ServerUnreachable
 from chordage.orchestrator.gateways.mcp.link import ServerState
 from support.mcp_kit import TRANSPORTS, is_alive
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def test_server_that_dies_in_a_call_gives_a_tool_error_and_the_next_call_works(t
     kit.start()
     with lingering(kit) as call:
         kit.kill()
-        outcome = call.result(5)
+        outcome = call.result(PATIENCE)
 
     assert outcome.code == "mcp_connection_lost"
     assert "the connection to MCP server 'kit' was lost while kit_linger_long was running" in outcome.content
@@ -67,10 +67,11 @@ def test_server_that_died_between_calls_does_not_disturb_the_next_call(transport
 
 @pytest.mark.parametrize("transport", ["old", "http"])
 def test_hanging_server_gives_a_timeout_and_is_connected_to_again(transport, make_kit):
-    kit = make_kit(transport, "timeout = 0.4")
+    kit = make_kit(transport)
+    kit.agent("timeout = 0.4", file="agents/hasty.toml")
     kit.start()
 
-    outcome = kit.call("kit_linger_long")
+    outcome = kit.call("kit_linger_long", agent="hasty")
 
     assert outcome.code == "timeout"
     assert "kit_linger_long did not answer within 0.4 s and was told to stop. It is not known" in outcome.content
@@ -84,7 +85,7 @@ def test_a_program_that_hangs_is_ended(make_kit):
     (kit.folder / "stubborn").touch()  # it does not mind that its input ends
     assert kit.call("kit_linger_long").code == "timeout"
 
-    until(lambda: not is_alive(kit.pids[0]), "the program is gone", patience=10)
+    until(lambda: not is_alive(kit.pids[0]), "the program is gone")
 
 
 def test_a_call_beside_one_that_is_too_late_is_not_cut(make_kit):
@@ -95,7 +96,7 @@ def test_a_call_beside_one_that_is_too_late_is_not_cut(make_kit):
         assert kit.health().connections == 1
         (kit.folder / "gate").touch()
 
-        assert call.result(5).content == "the gate is open"
+        assert call.result(PATIENCE).content == "the gate is open"
 
 
 def test_a_call_that_is_cancelled_ends_at_once_and_leaves_the_connection(make_kit):
