@@ -45,7 +45,7 @@ def following(
     client: httpx.Client, path: str, after: str | None = None, **params: str
 ) -> Iterator[Iterator[Sent | str]]:
     headers = {} if after is None else {"Last-Event-ID": after}
-    with client.stream("GET", path, headers=headers, params=params, timeout=30) as response:
+    with client.stream("GET", path, headers=headers, params=params, timeout=60) as response:
         assert response.status_code == 200, response.read()
         yield parsed(response.iter_lines())
 
@@ -137,7 +137,7 @@ def reading(client: httpx.Client, path: str) -> Iterator[Reader]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     yield reader
-    thread.join(timeout=60)
+    thread.join(timeout=120)
     assert not thread.is_alive(), f"the stream has no end: {[sent.event for sent in reader.facts]}"
     if failures:
         raise failures[0]

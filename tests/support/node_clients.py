@@ -20,7 +20,7 @@ NPM = Path(executable.ROOT_DIR) / "lib" / "node_modules" / "npm" / "bin" / "npm-
 GIVEN = "CHORDAGE_TEST_NODE_MODULES"
 
 
-def play(script: str, task: dict[str, Any], *, seconds: float = 60) -> Any:
+def play(script: str, task: dict[str, Any], *, seconds: float = 180) -> Any:
     """What the script prints, as JSON. It reads the task from its input."""
     command = [NODE, CLIENTS / script, node_modules()]
     done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, timeout=seconds, check=False)

@@ -99,10 +99,18 @@ def stop(process: Process, number: int = signal.SIGTERM, patience: float = 15.0)
     return process.wait()
 
 
+def descendants(pid: int) -> list[psutil.Process]:
+    """None, where the process has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 def kill_tree(process: Process) -> None:
     """SIGKILL to the process, its group and all that it started, at once, as when a machine is lost."""
     if process.poll() is None:
-        children = psutil.Process(process.pid).children(recursive=True)
+        children = descendants(process.pid)
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             os.killpg(process.pid, signal.SIGKILL)
         for child in children:

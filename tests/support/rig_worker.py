@@ -42,7 +42,7 @@ class Worker:
         self.process = processes.spawn_warm(command, self.log, env=self.env, cwd=self.folder)
 
     def wait_until_ready(self) -> None:
-        until(self._ready_or_dead, f"worker {self.name} gets ready", patience=60)
+        until(self._ready_or_dead, f"worker {self.name} gets ready")
         assert self._ready.exists(), f"worker {self.name} ended: {self.said()[-3000:]}"
 
     def kill(self) -> None:

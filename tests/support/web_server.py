@@ -35,7 +35,7 @@ def served(app: FastAPI, **options: object) -> Iterator[httpx.Client]:
     until(lambda: server.started or not thread.is_alive(), "the server listens", pause=0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield client
     finally:
         services = getattr(app.state, "services", None)  # an app of others has none
