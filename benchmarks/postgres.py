@@ -21,7 +21,7 @@ from chordage.orchestrator.core.errors import ConfigError, Unavailable
 from chordage.workers.fleet.member import free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
-PATIENCE = 30.0
+PATIENCE = 90.0
 PORT_TRIES = 5
 
 

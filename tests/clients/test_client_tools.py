@@ -14,12 +14,12 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
+from chordage.workers.fleet.member import free_port
 from support import agui_order
 from support.face_server import write_room
 from support.fleet_folder import alive_in, call, kill
 from support.node_clients import play as play_node
 from support.plain_room import forget_settings
-from support.processes import free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 

@@ -11,10 +11,10 @@ import pytest
 
 from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
+from chordage.workers.fleet.member import free_port
 from support import gated_tool, processes
 from support.fleet_folder import CHORDAGE, agent_run, alive_in, call, kill, started_as, status
 from support.plain_room import forget_settings
-from support.processes import free_port
 from support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]

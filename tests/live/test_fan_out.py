@@ -18,7 +18,7 @@ from chordage.tasks.courier import Courier, round_body
 from chordage.workers import chord_backend
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
-from support.processes import free_port
+from chordage.workers.fleet.member import free_port
 
 CHAT, TOOLS = "chordage:celery:chat", "chordage:celery:chat.tools"
 AT_ONCE = 30  # more than Celery keeps producers

@@ -17,10 +17,10 @@ from chordage.orchestrator import views
 from chordage.orchestrator.store.database import Store
 from chordage.workers import demo
 from chordage.workers.fleet import fleet_file
+from chordage.workers.fleet.member import free_port
 from support import gated_tool, processes
 from support.fleet_folder import alive_in, kill, started_as
 from support.plain_room import forget_settings
-from support.processes import free_port
 from support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]

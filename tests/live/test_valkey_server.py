@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from chordage.orchestrator.core.errors import ConfigError, Unavailable
+from chordage.workers.fleet.member import free_port
 from chordage.workers.fleet.valkey import ValkeyServer
-from support.processes import free_port
 from support.valkey import WatchedValkey
 
 pytestmark = pytest.mark.redis

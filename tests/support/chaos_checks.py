@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -102,16 +103,18 @@ def _effects(trial: Trial) -> Iterator[str]:
     begun = Counter((fact["name"], fact["key"]) for fact in rig.facts(what="tool", phase="begin"))
     ended = {fact["key"] for fact in rig.facts(what="tool", phase="end")}
     yield from (f"an effect of no call on record: {key}" for name, key in begun if name != "pure" and key not in calls)
+    with rig.runtime.store.read() as tx:
+        settled = {row.call_id: row.at.timestamp() for row in tx.execute(text("SELECT * FROM settled_calls"))}
     for key, row in calls.items():
         if row["status"] not in FINAL:
             yield f"call {key} is {row['status']}"
         own = row["status"] == "succeeded" and not row["tool"].startswith("ask_")
         if own and key not in ended:
             yield f"call {key} of {row['tool']} succeeded and never ended"
-    late = [
-        fact for fact in rig.facts(what="tool", phase="begin")
-        if (row := calls.get(fact["key"])) and row["effect"] == "unsafe" and fact["at"] > row["ended_at"].timestamp()
-    ]  # fmt: skip
+        if own and row["id"] not in settled:
+            yield f"the trial did not note when call {key} was settled"
+    unsafe = {key: settled.get(row["id"], math.inf) for key, row in calls.items() if row["effect"] == "unsafe"}
+    late = [fact for fact in rig.facts(what="tool", phase="begin") if fact["at"] > unsafe.get(fact["key"], math.inf)]
     yield from (f"unsafe call {fact['key']} began after it was settled" for fact in late)
 
 

@@ -13,6 +13,7 @@ import psutil
 from redis.exceptions import RedisError
 
 from support.chaos_fleet import LEASE, ChaosFleet, tree
+from support.waiting import until
 
 NOTHING = (0.0, 0.0)
 CLOCK_STEP = LEASE / 2 - 2  # hosts have to agree within half a lease
@@ -97,12 +98,22 @@ def redis_frozen(fleet: ChaosFleet, chance: random.Random) -> Iterator[str]:  # 
 
 @contextlib.contextmanager
 def redis_full(fleet: ChaosFleet, chance: random.Random) -> Iterator[str]:  # noqa: ARG001 - as all faults
-    fleet.rig.redis.config_set("maxmemory-policy", "noeviction")
-    fleet.rig.redis.config_set("maxmemory", "1mb")
+    _limit_redis(fleet, "1mb")
     try:
         yield ""
     finally:
-        fleet.rig.redis.config_set("maxmemory", "0")
+        _limit_redis(fleet, "0")
+
+
+def _limit_redis(fleet: ChaosFleet, memory: str) -> None:
+    """Our connection may be one that an earlier fault has cut."""
+
+    def is_limited() -> bool:
+        with contextlib.suppress(RedisError):
+            return bool(fleet.rig.redis.config_set("maxmemory", memory))
+        return False
+
+    until(is_limited, f"Redis takes its limit of {memory}")
 
 
 @contextlib.contextmanager

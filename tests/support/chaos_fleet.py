@@ -74,6 +74,17 @@ WITNESS = (
         f"{_of_row('OLD', names)} IS DISTINCT FROM {_of_row('NEW', names)}) EXECUTE FUNCTION note_change()"
         for table, (statuses, names) in FINAL.items()
     ),
+    # When a call was settled, by a clock that nothing moves.
+    "CREATE TABLE settled_calls (call_id text, at timestamptz)",
+    """
+    CREATE FUNCTION note_settled() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO settled_calls VALUES (NEW.id::text, clock_timestamp()); RETURN NEW;
+    END $$
+    """,
+    f"""
+    CREATE TRIGGER note_settled AFTER UPDATE ON calls FOR EACH ROW
+    WHEN (NEW.status IN {FINAL["calls"][0]} AND OLD.status <> NEW.status) EXECUTE FUNCTION note_settled()
+    """,
 )
 
 

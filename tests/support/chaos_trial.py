@@ -41,7 +41,7 @@ FAULTS_AT_ONCE = 2
 PAUSE = (0.5, 4.0)  # seconds between two faults
 QUICK_PAUSE = (0.1, 1.0)  # where one guard is looked for
 SENT_AT_MOST = 300  # messages by name
-CALM = 150.0  # seconds after the last fault, within which every turn has to end
+CALM = 240.0  # seconds after the last fault, within which every turn has to end
 ROUNDS = (("pure",), ("idempotent", "pure"), ("unsafe",), ("pure", "unsafe", "idempotent"), ("pure",) * 6, ())
 PLACEMENTS = ("here", "together", "spread", "auto")
 HELD = {Standing.READY, Standing.HELD, Standing.PARKED, Standing.FAILED}
@@ -127,7 +127,8 @@ class Striker(threading.Thread):
     def stop(self) -> None:
         """Every fault is over, and every worker is there."""
         self._over.set()
-        self.join(60)
+        self.join(180)
+        assert not self.is_alive(), "a fault does not end"
         self._fleet.clock.unlink(missing_ok=True)
         if self._fault is not None:
             raise AssertionError("the faults themselves failed") from self._fault

@@ -24,8 +24,14 @@ AT_WORK = ("ThreadPoolExecutor", "MainThread")  # the threads in which Celery ta
 
 
 def give_order(path: Path, *, at: int, when: str, who: str) -> None:
-    """A process dies "before" or "after" the commit number `at` from now: the whole "worker", or the "child" alone."""
-    path.write_text(_line(0, at, when, who))
+    """A process dies "before" or "after" the commit number `at` from now: the whole "worker", or the "child" alone.
+
+    Written over the order before: a process that still counts its commits never finds an empty file.
+    """
+    path.touch()
+    with path.open("r+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(_line(0, at, when, who).encode())
 
 
 def is_carried_out(path: Path) -> bool:

@@ -12,6 +12,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
+from chordage.workers.fleet.member import free_port
 from support import processes
 from support.waiting import until
 
@@ -84,7 +85,7 @@ class ImapServer:
 
 @contextmanager
 def imap_server(folder: Path) -> Iterator[ImapServer]:
-    port = processes.free_port()
+    port = free_port()
     options = ("--no-tls", "--host", "127.0.0.1", "--port", str(port))
     who = ("dict", "--demo-user", USER, "--demo-password", PASSWORD)
     log = folder / "imap.log"

@@ -15,8 +15,8 @@ from chordage.orchestrator.gateways.mcp.link import LinkRules, ServerHealth
 from chordage.orchestrator.gateways.mcp.tools import McpServers
 from chordage.orchestrator.gateways.ports import CallOrder, ToolOutcome
 from chordage.orchestrator.gateways.room.agents import Room
+from chordage.workers.fleet.member import free_port
 from support import processes
-from support.processes import free_port
 from support.waiting import until
 
 SCRIPT = Path(__file__).with_name("mcp_tool_server.py")

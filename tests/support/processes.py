@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -68,20 +66,6 @@ def scratch_folder(prefix: str) -> Path:
     return folder
 
 
-PORTS = itertools.count(os.getpid() * 31)
-
-
-def free_port() -> int:
-    """Below those that the system gives away: nobody is given it before the process binds it that it is for, which
-    may import for seconds before.
-    """
-    while True:
-        port = 10_000 + next(PORTS) % 20_000
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
-
-
 def spawn(argv: Sequence[str | Path], log: Path, **options: Any) -> subprocess.Popen[bytes]:
     """Start a program whose output goes to the end of `log`."""
     with log.open("ab") as out:
@@ -116,10 +100,18 @@ def stop(process: Process, number: int = signal.SIGTERM, patience: float = PATIE
     return process.wait()
 
 
+def descendants(pid: int) -> list[psutil.Process]:
+    """None, where the process has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 def kill_tree(process: Process) -> None:
     """SIGKILL to the process, its group and all that it started, at once, as when a machine is lost."""
     if process.poll() is None:
-        children = psutil.Process(process.pid).children(recursive=True)
+        children = descendants(process.pid)
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             os.killpg(process.pid, signal.SIGKILL)
         for child in children:

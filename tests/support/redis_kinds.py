@@ -17,8 +17,8 @@ from redis import Redis
 
 from chordage.config.redis_url import parse
 from chordage.workers.bootstrap import client_of
+from chordage.workers.fleet.member import free_port
 from support import processes, skips
-from support.processes import free_port
 from support.waiting import until
 
 MASTER = "mymaster"

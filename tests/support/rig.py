@@ -63,6 +63,8 @@ class Plan:
     seconds: float = 0.0  # each tool call takes
     latency: float = 0.0  # each model call takes
     tail: float = 0.0  # a planner's stream takes
+    gated: bool = False  # model calls come back when the gate is open
+    hangs: bool = False  # the first model call does not come back: its worker is there to be killed
 
     @property
     def text(self) -> str:
@@ -194,8 +196,7 @@ class Rig:
         return [row["id"] for row in self.rows("runs", status="running", claim_worker=name)]
 
     def facts(self, **where: object) -> list[dict[str, Any]]:
-        path = self.room / "ledger.jsonl"
-        facts = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        facts = [json.loads(line) for line in whole_lines(self.room / "ledger.jsonl")]
         return [fact for fact in facts if all(fact.get(name) == value for name, value in where.items())]
 
     def what_is_open(self) -> str:
@@ -225,6 +226,11 @@ class Rig:
         self.app.close()
         self.redis.close()
         self.runtime.store.close()
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Without one that is just being written."""
+    return path.read_text(errors="replace").rpartition("\n")[0].splitlines() if path.exists() else []
 
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import signal
 import socket
 import subprocess
@@ -19,6 +21,10 @@ from chordage.workers.fleet.reaper import Launch, launch_unwatched
 LARGE_LOG = 5_000_000  # bytes; a larger log is renamed at the next start
 READY_WITHIN = 60.0
 READY_CHECK = 0.05
+LOWEST_PORT = 15_000  # below are those of well-known programs
+PORT_TRIES = 10
+OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+IANA_FIRST = 49_152  # of the ports that systems give to outgoing connections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,11 +177,26 @@ def _did_not_start(member: Member, event: str) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port the system says is free. Another process may take it before its user does: be ready to ask again."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        listener.bind((host, 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A free TCP port. Another process may take it before its user does: be ready to ask again.
+
+    Where it can be chosen, none of those that the system gives to outgoing connections. While a server restarts, one of
+    its own clients may otherwise be given the port of the server, which then cannot listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    lasting = range(LOWEST_PORT, _first_outgoing_port())
+    for port in (*secrets.SystemRandom().sample(lasting, min(PORT_TRIES, len(lasting))), 0):
+        with contextlib.suppress(OSError), socket.socket(family) as listener:
+            listener.bind((host, port))
+            free: int = listener.getsockname()[1]
+            return free
+    raise Unavailable(f"no port of {host} is free")
+
+
+def _first_outgoing_port() -> int:
+    try:
+        return int(OUTGOING_PORTS.read_text().split()[0])
+    except OSError:  # not Linux
+        return IANA_FIRST
 
 
 def _listens(host: str, port: int) -> bool:

@@ -45,20 +45,21 @@ def test_workers_start_with_broken_agents_and_keep_their_messages_until_they_are
     (rig.room / "agents" / "shop-file.toml").write_text(GOOD)
     (rig.room / "late_tools.py").write_text("from rig_tools import pure\n")
 
-    kept = by_name.get(timeout=40, disable_sync_subtasks=False)
+    kept = by_name.get(timeout=120, disable_sync_subtasks=False)
     until(lambda: rig.row("turns", id=kept)["disposition"] == "answered", "the message by name is answered")
-    until(lambda: rig.row("turns", id=early)["disposition"] == "answered", "the turn that waited is answered", 40)
+    until(lambda: rig.row("turns", id=early)["disposition"] == "answered", "the turn that waited is answered")
 
 
 def test_a_worker_that_dies_while_a_file_is_broken_comes_back_and_serves_its_last_good_version(rig):
     worker = rig.worker("all", "--role", "all")
     rig.ready()
+    until(lambda: rig.rows("agent_versions", agent="spare"), "its version is on record")
     (rig.room / "agents" / "spare.toml").write_text("half a fi")
     worker.kill()
     worker.start()
     rig.ready()
 
-    turn = send(rig, "hi", agent="spare").get(timeout=40, disable_sync_subtasks=False)
+    turn = send(rig, "hi", agent="spare").get(timeout=120, disable_sync_subtasks=False)
 
     until(lambda: rig.row("turns", id=turn)["disposition"] == "answered", "it is answered")
     assert "its last good version serves" in worker.said()

@@ -54,7 +54,12 @@ def test_what_leaves_survives_redis_receivers_and_workers(make_rig, migrated_dat
         for n in range(TURNS):
             rig.submit(Plan(id=f"{name}{n}", rounds=0), f"t{n % 4}", reply_target={"url": f"{receiver.url}/in"})
 
-    supervised = rig.restart_the_dead if IS_DRILL else lambda: None  # to start a process takes longer than all else
+    def supervised():
+        """Of a few turns one worker is enough, which ends itself where Celery has stopped to listen to Redis."""
+        for worker in workers if IS_DRILL else workers[1:]:
+            if not worker.alive:
+                worker.start()
+
     receiver.status = 503
     submit("a")
     rig.wait_until_done()
@@ -68,12 +73,12 @@ def test_what_leaves_survives_redis_receivers_and_workers(make_rig, migrated_dat
     rig.broker.start()
     submit("b")
     supervised()
-    until(lambda: receiver.taken.total() >= 3, "deliveries continue", patience=60)
+    until(lambda: supervised() or receiver.taken.total() >= 3, "deliveries continue")
     if IS_DRILL:
         for worker in workers:
             worker.kill()
-    rig.wait_until_done(60, meanwhile=supervised)
-    until(lambda: is_quiet(rig), "bus and deliveries have caught up", patience=90, pause=0.2)
+    rig.wait_until_done(meanwhile=supervised)
+    until(lambda: supervised() or is_quiet(rig), "bus and deliveries have caught up", patience=180, pause=0.2)
 
     turns = {row["id"]: row for row in rig.rows("turns")}
     assert [turns[row["id"]] for row in finished] == finished

@@ -21,7 +21,7 @@ app.conf.broker_transport_options = app.conf.result_backend_transport_options = 
 fields = json.loads(sys.argv[2])
 result = app.send_task("turns.submit", kwargs=fields, queue="chat")
 try:
-    print("id", result.get(timeout=30))
+    print("id", result.get(timeout=90))
 except Exception as error:
     print("refused", error)
 assert not [name for name in sys.modules if name.startswith("chordage") and "errors" not in name
@@ -40,7 +40,7 @@ def rig(make_rig, database_url):
 def printed_by_caller(rig, **fields):
     """What a stranger's process prints."""
     command = [sys.executable, "-W", "ignore", "-c", STRANGER, rig.settings.redis, json.dumps(fields)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -60,7 +60,7 @@ def test_a_message_that_is_delivered_again_makes_no_second_turn(rig):
     client.conf.update(broker_transport_options=prefix, result_backend_transport_options=prefix)
     fields = {"text": Plan(id="hello").text}
     ids = [
-        client.send_task("turns.submit", kwargs=fields, queue="chat", task_id="the-same").get(timeout=30)
+        client.send_task("turns.submit", kwargs=fields, queue="chat", task_id="the-same").get(timeout=90)
         for _ in range(2)
     ]
     client.close()

@@ -139,7 +139,7 @@ def _carry_out_all(rig: Rig) -> None:
         return rig.unfinished() == 0
 
     try:
-        until(done, "every turn is done")
+        until(done, "every turn is done", patience=180)
     finally:
         rig.left_tricks = [*postman.header_tricks, *postman.body_tricks]
 
@@ -163,7 +163,8 @@ def test_nothing_changes_but_time(row, rig):
     assert len(begun) <= most, "each tool ran once"
     assert [fact["name"] for fact in begun].count("unsafe") == 1
     assert len(rig.facts(what="model", plan=row)) == 2
-    assert (turn["done_at"] - turn["queued_at"]).total_seconds() < 15 + 3 * LEASE
+    took = (turn["done_at"] - turn["queued_at"]).total_seconds()
+    assert took < 100, "leases, and not the visibility timeout of an hour"
 
 
 def test_invariants_hold_after_all_of_it(rig):

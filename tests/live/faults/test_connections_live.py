@@ -35,7 +35,7 @@ def test_no_process_holds_more_connections_than_the_table_allows(make_rig, migra
 
     intents = [rig.admit(Plan(id=f"a{number}", rounds=2, latency=0.01), f"t{number}") for number in range(TURNS)]
     rig.send(intents)
-    rig.wait_until_done(100, meanwhile=look)
+    rig.wait_until_done(meanwhile=look)
 
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
     assert 1 <= most["turns"] <= connections.of_threads(rig.settings)

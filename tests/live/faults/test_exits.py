@@ -20,9 +20,9 @@ def test_as_many_exits_as_there_are_slots_are_as_many_tool_errors(pool, make_rig
     rig.ready()
 
     rig.submit(Plan(id="exits", tools=TOOLS))
-    rig.wait_until_done(60)
+    rig.wait_until_done()
     rig.submit(Plan(id="after", tools=("pure",) * SLOTS))
-    rig.wait_until_done(60)
+    rig.wait_until_done()
 
     calls = {row["place"]: row for row in rig.rows("calls") if row["tool"] in TOOLS}
     assert [(calls[n]["status"], calls[n]["code"]) for n in range(SLOTS)] == [("failed", "raised")] * SLOTS

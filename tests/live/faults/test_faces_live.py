@@ -21,14 +21,18 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 WORDS = " ".join(f"word{number}" for number in range(60))
 REASONING = WORDS[:70]
+# While the file `slow` is there, a first text takes so long that the kill meets those of all clients.
 SCRIPT = f"""
-replies:
-  - reasoning: {REASONING}
-    text: First {WORDS}
-    pace: 0.03
-    chunk: 7
-    tool_calls: [{{name: pure, arguments: {{who: a}}}}]
-  - {{text: "Then {WORDS}", pace: 0.01, chunk: 7}}
+from pathlib import Path
+
+from chordage.orchestrator.gateways.models.script import PromptPosition
+
+def reply(prompt, attempt):
+    if PromptPosition.of(prompt).index:
+        return {{"text": "Then {WORDS}", "pace": 0.01, "chunk": 7}}
+    way = {{"pace": 1.0, "chunk": 24}} if Path(__file__).with_name("slow").exists() else {{"pace": 0.03, "chunk": 7}}
+    calls = [{{"name": "pure", "arguments": {{"who": "a"}}}}]
+    return {{"reasoning": "{REASONING}", "text": "First {WORDS}", "tool_calls": calls, **way}}
 """
 AGUI, AI_SDK = ("agui10", "agui0"), ("ai6", "ai7")
 
@@ -36,7 +40,7 @@ AGUI, AI_SDK = ("agui10", "agui0"), ("ai6", "ai7")
 @pytest.fixture
 def rig(make_rig, migrated_database_url):
     rig = make_rig(migrated_database_url("sqlite"))
-    rig.agent("teller", "scripted:teller.yaml", SCRIPT)
+    rig.agent("teller", "scripted:teller.py", SCRIPT)
     return rig
 
 
@@ -74,16 +78,18 @@ def reasonings_of(client: str, result: dict[str, Any]) -> list[str]:
 def test_worker_killed_in_the_middle_of_a_text(rig):
     rig.worker("a", "--role", "all", "--concurrency", "8")
     rig.ready()
+    (rig.room / "slow").touch()
     clients = [*AGUI, *AI_SDK]
     with served(web.wired(rig.settings)) as http, ThreadPoolExecutor() as threads, ExitStack() as stack:
         results = {client: threads.submit(played, str(http.base_url), client) for client in clients}
-        until(lambda: len(views.turns(rig.runtime.store)) == len(clients), "all have sent their message", patience=30)
+        until(lambda: len(views.turns(rig.runtime.store)) == len(clients), "all have sent their message")
         turn_ids = [line.turn_id for line in views.turns(rig.runtime.store)]
         readers = [stack.enter_context(reading(http, f"/turns/{turn_id}/events")) for turn_id in turn_ids]
-        until(lambda: all(len(reader.texts.get(1, "")) > 60 for reader in readers), "texts come", patience=30)
+        until(lambda: all(len(reader.texts.get(1, "")) > 60 for reader in readers), "texts come")
         rig.workers["a"].kill()
+        (rig.room / "slow").unlink()
         rig.worker("b", "--role", "all", "--concurrency", "8")
-        ended = {client: result.result(timeout=90) for client, result in results.items()}
+        ended = {client: result.result(timeout=180) for client, result in results.items()}
 
     assert all(reader.resets for reader in readers)
     for client, result in ended.items():

@@ -45,7 +45,7 @@ def test_a_turn_survives_sigkill_at_every_commit_of_it(make_rig, database_url):
             who = "child" if at % 3 == 0 else "worker"
             give_order(order, at=at, when=when, who=who)
             rig.submit(Plan(id=f"{when}-{at}"), f"{when}-{at}")
-            rig.wait_until_done(30, meanwhile=rig.restart_the_dead)
+            rig.wait_until_done(meanwhile=rig.restart_the_dead)
             met += is_carried_out(order)
 
     assert met == 2 * COMMITS

@@ -51,9 +51,9 @@ def web(rig, folder):
     command = [sys.executable, "-m", "chordage.workers.cli", "web", "--port", "0"]
     process = processes.spawn(command, said, env=rig.env, cwd=folder)
     try:
-        until(lambda: "HTTP on" in said.read_text(), "it has a port", patience=60)
+        until(lambda: "HTTP on" in said.read_text(), "it has a port")
         port = int(re.search(r"HTTP on http://127\.0\.0\.1:(\d+)", said.read_text())[1])
-        until(lambda: _answers(port), "it answers", patience=60)
+        until(lambda: _answers(port), "it answers")
         yield psutil.Process(process.pid), port
         assert "Traceback" not in said.read_text()
     finally:
@@ -73,13 +73,13 @@ def _is_done(port, turn_id):
 
 def submitted(port, agent="teller"):
     message = {"text": "tell", "agent": agent}
-    return httpx.post(f"http://127.0.0.1:{port}/turns", json=message, timeout=20).json()["turn_id"]
+    return httpx.post(f"http://127.0.0.1:{port}/turns", json=message, timeout=90).json()["turn_id"]
 
 
 async def opened(port, path):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-    assert b" 200 " in await asyncio.wait_for(reader.readline(), 60)
+    assert b" 200 " in await asyncio.wait_for(reader.readline(), 90)
     return reader, writer
 
 
@@ -145,8 +145,8 @@ def test_follower_that_reads_nothing_hurts_nobody(rig, tmp_path):
         with ThreadPoolExecutor(4) as pool:
             readers = list(pool.map(lambda _: _read_all(port, turn_id), range(4)))
         assert [reader.texts[1] == LONG for reader in readers] == [True] * 4
-        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
-        until(lambda: not _is_connected(process, stopped), "it is given up", patience=60)
+        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=30).status_code == 200
+        until(lambda: not _is_connected(process, stopped), "it is given up")
 
 
 def _is_connected(process, client):

@@ -64,4 +64,4 @@ def test_a_server_that_dies_in_a_call_costs_a_tool_error_and_the_next_turn_works
 
     for worker in rig.workers.values():
         os.kill(worker.pid, signal.SIGTERM)
-    until(lambda: not any(map(is_alive, servers(rig))), "no server outlives the workers", patience=20)
+    until(lambda: not any(map(is_alive, servers(rig))), "no server outlives the workers")

@@ -53,7 +53,7 @@ SCRIPT = f"""\
 - when: pay
   text: "It came to this: {{results}}"
 - when: slowly
-  pace: 0.15
+  pace: 0.25
   chunk: 4
   text: {LONG}
 - text: "You said: {{user}}"
@@ -62,7 +62,7 @@ SCRIPT = f"""\
 
 @pytest.fixture
 def rig(make_rig: Callable[..., Rig], database_url: str) -> Rig:
-    one = make_rig(database_url, lease=2, beat=0.5, sweep=0.5)
+    one = make_rig(database_url, lease=10, beat=1, sweep=0.5)
     (one.room / "agents").mkdir(exist_ok=True)
     (one.room / "agents" / "clerk.toml").write_text(AGENT)
     (one.room / "clerk.yaml").write_text(SCRIPT)
@@ -77,7 +77,7 @@ def rig(make_rig: Callable[..., Rig], database_url: str) -> Rig:
 def clients(rig: Rig) -> Iterator[openai.OpenAI]:
     with served(web.wired(rig.settings)) as server:
         address = str(server.base_url).rstrip("/") + "/v1"
-        with openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=60) as client:
+        with openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=150) as client:
             yield client
 
 

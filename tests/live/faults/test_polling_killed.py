@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.postgres, pytest.mark.slow]
 COUNT = int(os.environ.get("POLL_DRILL", "60"))
 DEATHS = int(os.environ.get("POLL_DEATHS", "4"))
 DATABASE = os.environ.get("POLL_DATABASE")
-QUICK = {"lease": 0.3, "beat": 0.1, "sweep": 1}
-PATIENCE = 60 + COUNT / 5 + 2 * DEATHS
+QUICK = {"lease": 1, "beat": 0.3, "sweep": 1}
+PATIENCE = 120 + COUNT / 5 + 8 * DEATHS
 
 
 def drilled(rig, say):

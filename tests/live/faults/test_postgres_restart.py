@@ -30,7 +30,7 @@ def test_nothing_is_lost_or_doubled_when_the_database_restarts(mode, make_rig, s
     server.restart(mode)
     for n in range(TURNS // 2):
         rig.submit_surely(Plan(id=f"b{n}", seconds=0.05, latency=0.1), f"t{n % 20}")
-    rig.wait_until_done(100)
+    rig.wait_until_done()
 
     assert all(worker.alive for worker in rig.workers.values()), "a worker outlives its database"
     assert len(rig.rows("turns")) == TURNS

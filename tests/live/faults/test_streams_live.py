@@ -19,7 +19,7 @@ from chordage.orchestrator import views
 from chordage.orchestrator.views.run_events import run_events
 from chordage.workers import web
 from support import processes
-from support.following import Reader, Sent, everything, following, read_on, reading
+from support.following import Reader, Sent, following, read_on, reading
 from support.rig import Rig
 from support.waiting import until
 from support.web_server import served
@@ -29,21 +29,31 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow]
 RESUMES = int(os.environ.get("RESUMES", "15"))
 WORDS = " ".join(f"word{number}" for number in range(60))
 REASONING = WORDS[:70]
+# Where the test says so by a file, the model waits for it, or takes seconds for its first text.
 SCRIPT = f"""
-replies:
-  - reasoning: {REASONING}
-    text: First {WORDS}
-    pace: 0.02
-    chunk: 7
-    tool_calls: [{{name: pure, arguments: {{who: a}}}}]
-  - {{text: "Then {WORDS}", pace: 0.02, chunk: 7}}
+import time
+from pathlib import Path
+
+from chordage.orchestrator.gateways.models.script import PromptPosition
+
+ROOM = Path(__file__).parent
+
+def reply(prompt, attempt):
+    while (ROOM / "wait").exists():
+        time.sleep(0.02)
+    if PromptPosition.of(prompt).index:
+        return {{"text": "Then {WORDS}", "pace": 0.02, "chunk": 7}}
+    return {{
+        "reasoning": "{REASONING}", "text": "First {WORDS}", "pace": 0.1 if (ROOM / "slow").exists() else 0.02,
+        "chunk": 7, "tool_calls": [{{"name": "pure", "arguments": {{"who": "a"}}}}],
+    }}
 """
 
 
 @pytest.fixture
 def rig(make_rig, database_url):
-    rig = make_rig(database_url)
-    rig.agent("teller", "scripted:teller.yaml", SCRIPT)
+    rig = make_rig(database_url, poison_after=100)  # no poison is what loses three workers by chance
+    rig.agent("teller", "scripted:teller.py", SCRIPT)
     return rig
 
 
@@ -91,13 +101,17 @@ def pending(rig: Rig, run_id: str) -> bool:
 def test_text_comes_while_it_is_made(rig, client):
     rig.worker("a", "--role", "all", "--concurrency", "4")
     rig.ready()
+    (rig.room / "slow").touch()
+    (rig.room / "wait").touch()
     turn_id = submitted(client)
     with reading(client, f"/turns/{turn_id}/events") as reader:
-        until(lambda: sum(map(len, reader.texts.values())) > 100, "text comes before the reply", patience=20)
+        until(lambda: reader.facts, "it follows before the text begins")
+        (rig.room / "wait").unlink()
+        until(lambda: sum(map(len, reader.texts.values())) > 100, "text comes before the reply")
         assert "model.replied" not in [sent.event for sent in reader.facts]
     check(rig, turn_id, reader)
     kinds = [sent.event for sent in reader.notes]
-    assert kinds.count("live.delta") > 20
+    assert kinds.count("live.delta") > 10, "in many of its 130 pieces, also where a busy machine sends several at once"
     assert kinds.index("live.reasoning") < kinds.index("live.delta")
     assert reader.resets == 0
 
@@ -105,8 +119,13 @@ def test_text_comes_while_it_is_made(rig, client):
 def test_result_of_a_call_comes_before_the_text_behind_it(rig, client):
     rig.worker("a", "--role", "all", "--concurrency", "4")
     rig.ready()
-    turn_id = submitted(client)
-    sent = everything(client, f"/turns/{turn_id}/events")
+    (rig.room / "wait").touch()
+    turn_id, sent = submitted(client), []
+    with following(client, f"/turns/{turn_id}/events") as events:
+        for event in events:
+            if isinstance(event, Sent):
+                sent.append(event)
+                (rig.room / "wait").unlink(missing_ok=True)  # it follows now
     order = [f"{event.event} {event.data.get('step')}" for event in sent]
     settled = next(place for place, what in enumerate(order) if what.startswith(("tool.settled", "tools.settled")))
     reply, text = order.index("model.replied 1"), order.index("live.delta 3")
@@ -116,9 +135,10 @@ def test_result_of_a_call_comes_before_the_text_behind_it(rig, client):
 def test_late_follower_gets_the_text_so_far_at_once(rig, client):
     rig.worker("a", "--role", "all", "--concurrency", "4")
     rig.ready()
+    (rig.room / "slow").touch()
     turn_id = submitted(client)
     with reading(client, f"/turns/{turn_id}/events") as first:
-        until(lambda: len(first.texts.get(1, "")) > 100, "text comes", patience=20)
+        until(lambda: len(first.texts.get(1, "")) > 100, "text comes")
         with following(client, f"/turns/{turn_id}/events") as events:
             snapshot = next(sent for sent in events if isinstance(sent, Sent) and sent.event.startswith("live."))
     assert snapshot.event == "live.snapshot"
@@ -129,10 +149,12 @@ def test_late_follower_gets_the_text_so_far_at_once(rig, client):
 def test_worker_killed_in_the_middle_of_a_text(rig, client):
     rig.worker("a", "--role", "all", "--concurrency", "4")
     rig.ready()
+    (rig.room / "slow").touch()
     turn_id = submitted(client)
     with reading(client, f"/turns/{turn_id}/events") as reader:
-        until(lambda: len(reader.texts.get(1, "")) > 60, "text comes", patience=20)
+        until(lambda: len(reader.texts.get(1, "")) > 60, "text comes")
         rig.workers["a"].kill()
+        (rig.room / "slow").unlink()
         rig.worker("b", "--role", "all", "--concurrency", "4")
     assert reader.resets >= 1
     check(rig, turn_id, reader)
@@ -165,12 +187,14 @@ def test_follower_that_comes_and_goes_at_random(rig, client):
 def test_follower_stays_while_redis_is_away(rig, client):
     rig.worker("a", "--role", "all", "--concurrency", "4")
     rig.ready()
+    (rig.room / "slow").touch()
     turn_id = submitted(client)
     with reading(client, f"/turns/{turn_id}/events") as reader:
-        until(lambda: len(reader.texts.get(1, "")) > 60, "text comes", patience=20)
+        until(lambda: len(reader.texts.get(1, "")) > 60, "text comes")
         rig.broker.kill()
         time.sleep(2)  # long enough for each part to notice
         rig.broker.start()
+        rig.wait_until_done(meanwhile=rig.restart_the_dead)
     check(rig, turn_id, reader)
 
 
@@ -181,10 +205,10 @@ def test_server_that_stops_says_so(rig, tmp_path):
         [sys.executable, "-m", "chordage.workers.cli", "web", "--port", "0"], said, env=rig.env, cwd=tmp_path
     )
     try:
-        until(lambda: "HTTP on" in said.read_text(), "it has a port", patience=30)
+        until(lambda: "HTTP on" in said.read_text(), "it has a port")
         url = re.search(r"HTTP on (http://127\.0\.0\.1:\d+)", said.read_text())[1]
         with httpx.Client(base_url=url, timeout=30) as client:
-            until(lambda: answers(client), "it answers", patience=30)
+            until(lambda: answers(client), "it answers")
             turn_id = submitted(client)
             with following(client, f"/turns/{turn_id}/events") as events:
                 assert next(events) == "retry 1000"
@@ -192,7 +216,7 @@ def test_server_that_stops_says_so(rig, tmp_path):
                 process.send_signal(signal.SIGTERM)
                 rest = list(events)
         assert "the server is stopping" in rest[-1]
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         assert "Traceback" not in said.read_text()
     finally:
         processes.stop(process)

@@ -55,13 +55,13 @@ def begun(rig: Rig) -> set[str]:
 
 @pytest.mark.postgres
 def test_trace_of_a_run_that_lost_every_process_is_one_tree_that_equals_the_rows(make_rig, migrated_database_url):
-    rig = make_rig(migrated_database_url("postgres"))
+    rig = make_rig(migrated_database_url("postgres"), lease=30, beat=1)
     the_agents(rig)
     a_fleet(rig)
     sent = {"text": Plan(id="deep").text, "thread_id": "t", "agent": "lead"}
     turn = rig.app.send_task(
         "turns.submit", kwargs=sent, queue="chat", headers={"traceparent": TRACEPARENT}
-    ).get(timeout=30)  # fmt: skip
+    ).get(timeout=90)  # fmt: skip
     until(lambda: len(begun(rig)) == 2, "both workers of tools are on record with a call")
     for worker in rig.workers.values():
         worker.kill()
@@ -96,7 +96,7 @@ def test_trace_of_a_run_that_lost_every_process_is_one_tree_that_equals_the_rows
 
 def _printed(rig: Rig, turn: str) -> str:
     command = [sys.executable, "-m", "chordage.workers.cli", "trace", turn, "--otlp"]
-    done = subprocess.run(command, env=rig.env, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, env=rig.env, capture_output=True, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
 
@@ -154,7 +154,7 @@ def test_workers_send_what_has_ended_also_after_the_collector_and_they_were_away
         expected = {
             span["spanId"] for run in rig.rows("runs") for span in spans_in(trace_of(rig.runtime.store, run["id"]))
         }
-        until(lambda: set(taken.spans) >= expected, "every span has come", patience=90)
+        until(lambda: set(taken.spans) >= expected, "every span has come", patience=180)
         rig.workers["all"].kill()
 
     assert set(taken.spans) == expected

@@ -44,7 +44,7 @@ def start(rig: Rig, name: str, version: Version) -> Worker:
 def command(rig: Rig, version: Version, *arguments: str) -> subprocess.CompletedProcess[str]:
     run = [sys.executable, "-m", "chordage.workers.cli", *arguments]
     env = version.env(rig.env)
-    return subprocess.run(run, env=env, cwd=rig.folder, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(run, env=env, cwd=rig.folder, capture_output=True, text=True, check=False, timeout=150)
 
 
 def give(rig: Rig, name: str, number: int, *tools: str) -> None:

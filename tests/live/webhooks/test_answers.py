@@ -174,7 +174,7 @@ def test_false_length_hides_nothing(hooked):
 
 
 def answer_to(hooked, request):
-    with socket.create_connection((hooked.client.base_url.host, hooked.client.base_url.port), timeout=10) as connection:
+    with socket.create_connection((hooked.client.base_url.host, hooked.client.base_url.port), timeout=60) as connection:
         connection.sendall(request)
         return connection.recv(65536).decode()
 

@@ -11,7 +11,9 @@ from chordage.orchestrator.core.transcript import ACTION_RESULTS
 from chordage.orchestrator.gateways.models.script import PromptPosition
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
+GATE = Path(__file__).with_name("gate")
 PIECE = 10  # characters of a planner's stream at a time
+IN_VAIN = 600.0  # seconds; no test waits that long
 
 
 def reply(prompt, attempt):
@@ -21,7 +23,13 @@ def reply(prompt, attempt):
 
 
 def speak(prompt, plan, index):
+    hangs = plan["hangs"] and not is_asked(plan["id"])
     note(what="model", plan=plan["id"], index=index)
+    if hangs:
+        return {"text": "too late", "latency": IN_VAIN}
+    until = time.monotonic() + IN_VAIN
+    while plan["gated"] and not GATE.exists() and time.monotonic() < until:
+        time.sleep(0.05)
     if index >= plan["rounds"] or is_told_what_was_done(prompt):
         return {"text": f"done {plan['id']}: {{results}}", "latency": plan["latency"]}
     calls = [
@@ -64,6 +72,11 @@ def decision(decided, plan):
         return {"text": json.dumps(decided), "latency": plan["latency"]}
     text = json.dumps({**decided, "why": "x" * 400})
     return {"text": text, "latency": plan["latency"], "chunk": PIECE, "pace": plan["tail"] * PIECE / len(text)}
+
+
+def is_asked(plan):
+    lines = LEDGER.read_text().rpartition("\n")[0].splitlines() if LEDGER.exists() else []
+    return any((fact := json.loads(line))["what"] == "model" and fact["plan"] == plan for line in lines)
 
 
 def note(**fact):

@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 
-from rig_tools import note
+from rig_tools import IN_VAIN, is_begun, note, wait_at_gate
 
 from chordage import Context, tool
 
@@ -18,7 +18,7 @@ PAID = "paid"
 
 
 def is_booked(key: str) -> bool:
-    lines = BOOK.read_text().splitlines() if BOOK.exists() else []
+    lines = BOOK.read_text().rpartition("\n")[0].splitlines() if BOOK.exists() else []
     return any(json.loads(line)["key"] == key for line in lines)
 
 
@@ -46,6 +46,16 @@ def look_up(ctx: Context) -> str | None:
 def charge_on_record(ctx: Context, who: str, seconds: float = 0.0) -> str:
     """Books each time it is called; whether it has can be looked up."""
     return book(ctx, "charge_on_record", seconds)
+
+
+@tool(effect="reconcilable", reconcile=look_up)
+def charge_in_time(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """The same. The first time it would book when no test waits for it any more, the second when the gate is open."""
+    if not is_begun(ctx.idempotency_key):
+        return book(ctx, "charge_in_time", IN_VAIN)
+    note(ctx, "charge_in_time", "again")
+    wait_at_gate()
+    return book(ctx, "charge_in_time", seconds)
 
 
 @tool(effect="idempotent")

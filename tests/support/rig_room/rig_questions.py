@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rig_tools import carry_out, note
+from rig_tools import carry_out, linger, note
 
 from chordage import Context, Suspend, tool
 
@@ -14,6 +14,15 @@ def asks(ctx: Context, who: str, seconds: float = 0.0) -> str:
         note(ctx, "asks", "ask")
         ctx.suspend(f"May {who}?")
     return carry_out(ctx, "asks", who, seconds)
+
+
+@tool(effect="idempotent")
+def asks_and_lingers(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Asks, and comes back the second time only that it does what it was allowed to."""
+    if ctx.decision is None:
+        note(ctx, "asks_and_lingers", "ask")
+        ctx.suspend(f"May {who}?")
+    return linger(ctx, "asks_and_lingers", who, seconds)
 
 
 @tool(effect="unsafe")

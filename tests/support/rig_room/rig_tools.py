@@ -12,12 +12,18 @@ from chordage import Context, tool
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 GATE = Path(__file__).with_name("gate")
+IN_VAIN = 600.0  # seconds; no test waits that long
 
 
 def note(ctx: Context, name: str, phase: str) -> None:
     fact = {"what": "tool", "name": name, "phase": phase, "key": ctx.idempotency_key, "call": ctx.call_id}
     with LEDGER.open("ab", buffering=0) as ledger:  # one write of a short line in append mode is never torn
-        ledger.write(json.dumps({**fact, "pid": os.getpid(), "at": time.time()}).encode() + b"\n")
+        ledger.write(json.dumps({**fact, "pid": os.getpid(), "at": now()}).encode() + b"\n")
+
+
+def now() -> float:
+    """By the clock of the machine, which `support.moved_worker` does not move."""
+    return time.clock_gettime(time.CLOCK_REALTIME)
 
 
 def carry_out(ctx: Context, name: str, who: str, seconds: float) -> str:
@@ -27,20 +33,46 @@ def carry_out(ctx: Context, name: str, who: str, seconds: float) -> str:
     return f"{name} {who}"
 
 
+def is_begun(key: str) -> bool:
+    lines = LEDGER.read_text().rpartition("\n")[0].splitlines() if LEDGER.exists() else []
+    facts = [json.loads(line) for line in lines]
+    return any(fact.get("key") == key and fact["phase"] == "begin" for fact in facts)
+
+
+def wait_at_gate() -> None:
+    while not GATE.exists():
+        time.sleep(0.02)
+
+
+def linger(ctx: Context, name: str, who: str, seconds: float) -> str:
+    """Does not come back when it is begun for the first time: its process is there to be killed inside it."""
+    return carry_out(ctx, name, who, seconds if is_begun(ctx.idempotency_key) else IN_VAIN)
+
+
 @tool(effect="pure")
 def pure(ctx: Context, who: str, seconds: float = 0.0) -> str:
     """May run again."""
     return carry_out(ctx, "pure", who, seconds)
 
 
-@tool(effect="pure")
-def held_up(ctx: Context, who: str) -> str:
+def hold_up(ctx: Context, name: str, who: str) -> str:
     """Returns when the test has opened the gate."""
-    note(ctx, "held_up", "begin")
-    while not GATE.exists():
-        time.sleep(0.02)
-    note(ctx, "held_up", "end")
-    return f"held_up {who}"
+    note(ctx, name, "begin")
+    wait_at_gate()
+    note(ctx, name, "end")
+    return f"{name} {who}"
+
+
+@tool(effect="pure")
+def held_up(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Waits for the test, and may run again."""
+    return hold_up(ctx, "held_up", who)
+
+
+@tool(effect="unsafe")
+def held_up_unsafe(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Waits for the test, and never runs again blindly."""
+    return hold_up(ctx, "held_up_unsafe", who)
 
 
 @tool(effect="idempotent")
@@ -53,6 +85,12 @@ def idempotent(ctx: Context, who: str, seconds: float = 0.0) -> str:
 def unsafe(ctx: Context, who: str, seconds: float = 0.0) -> str:
     """Never runs again blindly."""
     return carry_out(ctx, "unsafe", who, seconds)
+
+
+@tool(effect="idempotent")
+def lingers(ctx: Context, who: str, seconds: float = 0.0) -> str:
+    """Comes back the second time only."""
+    return linger(ctx, "lingers", who, seconds)
 
 
 @tool(effect="idempotent")

@@ -114,3 +114,24 @@ def test_signal_reaches_the_leader(start):
 
     assert member.wait(time.monotonic() + PATIENCE)
     assert member.code == -signal.SIGTERM
+
+
+def test_free_port_is_none_that_an_outgoing_connection_may_be_given(monkeypatch, tmp_path):
+    """A client that waits for the restart of a server could otherwise hold the server's port."""
+    outgoing = tmp_path / "range"
+    monkeypatch.setattr(members, "OUTGOING_PORTS", outgoing)
+    outgoing.write_text("15001\t60999\n")
+    assert members.free_port() == members.LOWEST_PORT
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", members.LOWEST_PORT))
+        assert members.free_port() != members.LOWEST_PORT, "where all of those are taken: one that the system says"
+    outgoing.write_text("1024\t65000\n")
+    assert members.free_port()
+    outgoing.unlink()
+    assert members.LOWEST_PORT <= members.free_port() < members.IANA_FIRST
+
+
+def test_address_without_a_free_port_is_reported():
+    with pytest.raises(Unavailable, match=r"no port of 192\.0\.2\.1 is free"):
+        members.free_port("192.0.2.1")  # of no machine

@@ -20,7 +20,7 @@ from chordage.tasks.courier import round_body
 from chordage.tasks.follow import follow
 from chordage.workers.app import make_app
 from chordage.workers.bootstrap import redis_from
-from support.processes import free_port
+from chordage.workers.fleet.member import free_port
 
 
 def test_what_is_due_beside_a_run_that_fails_is_sent(monkeypatch):
