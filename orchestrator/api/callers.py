@@ -82,9 +82,9 @@ def known_for_fleet(request: Request, response: Response, *scopes: KeyScope) -> 
     """What `needs_whole_fleet` does, where another credential may take the place of a key."""
     caller = _known_with(request, response, scopes)
     if caller.tenant is not None and not caller.sees_all:
-        raise Forbidden(f"the key {caller.id} is one of tenant {caller.tenant!r}, and this is of the whole fleet")
+        raise Forbidden(f"{caller.label} is one of tenant {caller.tenant!r}, and this is of the whole fleet")
     if caller.user is not None:
-        raise Forbidden(f"the key {caller.id} speaks for user {caller.user!r}, and this is of the whole fleet")
+        raise Forbidden(f"{caller.label} speaks for user {caller.user!r}, and this is of the whole fleet")
     return caller
 
 
@@ -130,7 +130,7 @@ def _check_local(caller: Caller, address: str | None) -> None:
 def _with_scopes(caller: Caller, scopes: Collection[KeyScope]) -> Caller:
     for scope in scopes:
         if scope not in caller.scopes:
-            raise Forbidden(f"the key {caller.id} does not have the scope {scope.value!r}", scope=scope.value)
+            raise Forbidden(f"{caller.label} does not have the scope {scope.value!r}", scope=scope.value)
     return caller
 
 
@@ -141,7 +141,7 @@ def _address(request: Request) -> str | None:
 def require(caller: Caller, scope: KeyScope, what: str) -> None:
     """For a scope that only some requests of an endpoint need."""
     if scope not in caller.scopes:
-        raise Forbidden(f"{what} needs the scope {scope.value!r}, and the key {caller.id} lacks it", scope=scope.value)
+        raise Forbidden(f"{what} needs the scope {scope.value!r}, and {caller.label} lacks it", scope=scope.value)
 
 
 def as_caller(services: Services, request: TurnRequest, caller: Caller) -> TurnRequest:
@@ -158,7 +158,7 @@ def as_caller(services: Services, request: TurnRequest, caller: Caller) -> TurnR
 
 def allow_group(caller: Caller, group: Group) -> None:
     if caller.groups is not None and group not in caller.groups:
-        raise Forbidden(f"the key {caller.id} may not use group {group.value!r}; it may: {_listed(caller.groups)}")
+        raise Forbidden(f"{caller.label} may not use group {group.value!r}; it may: {_listed(caller.groups)}")
 
 
 def decide_as(
@@ -198,7 +198,7 @@ def allow_decisions(services: Services, requests: Sequence[DecisionRequest], cal
 def _allow_agents(caller: Caller, agents: set[str]) -> None:
     assert caller.agents is not None
     for agent in sorted(agents - caller.agents):
-        raise Forbidden(f"the key {caller.id} may not address agent {agent!r}; it may: {_listed(caller.agents)}")
+        raise Forbidden(f"{caller.label} may not address agent {agent!r}; it may: {_listed(caller.agents)}")
 
 
 def _listed(names: Collection[str]) -> str:
