@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.authentication import sent_key
-from chordage.orchestrator.api.guards import headers_of, size_of
+from chordage.orchestrator.api.guards import RATES, headers_of, size_of
 from chordage.orchestrator.api.services import SOURCE, Services, services_of
 from chordage.orchestrator.core import rates
 from chordage.orchestrator.core.approvals import DecisionRequest
@@ -39,32 +39,27 @@ def needs(*scopes: KeyScope) -> Any:
     that is known.
     """
 
-    def check(request: Request, response: Response) -> Caller:
-        return _known_with(request, response, scopes)
+    def check(request: Request) -> Caller:
+        return _known_with(request, scopes)
 
     return Depends(check)
 
 
-def _known_with(request: Request, response: Response, scopes: Collection[KeyScope]) -> Caller:
-    caller, allowances = known_caller(services_of(request), request.scope)
-    request.scope[problems.CALLER] = caller
-    response.headers.update(rates.headers_of(allowances))
-    return _with_scopes(caller, scopes)
+def _known_with(request: Request, scopes: Collection[KeyScope]) -> Caller:
+    return _with_scopes(request, *known_caller(services_of(request), request.scope), scopes)
 
 
 def needs_or_ticket(*scopes: KeyScope) -> Any:
     """As `needs`, for a stream: `?ticket=` may be in the place of a key."""
 
-    def check(request: Request, response: Response) -> Caller:
+    def check(request: Request) -> Caller:
         ticket = request.query_params.get("ticket")
         caller, allowances = (
             known_caller(services_of(request), request.scope)
             if ticket is None
             else _holder(services_of(request), ticket, request.scope["path"], _address(request))
         )
-        request.scope[problems.CALLER] = caller
-        response.headers.update(rates.headers_of(allowances))
-        return _with_scopes(caller, scopes)
+        return _with_scopes(request, caller, allowances, scopes)
 
     return Depends(check)
 
@@ -72,15 +67,15 @@ def needs_or_ticket(*scopes: KeyScope) -> Any:
 def needs_whole_fleet(*scopes: KeyScope) -> Any:
     """As `needs`, for what belongs to no thread. A key of a tenant does not see what the others share."""
 
-    def check(request: Request, response: Response) -> Caller:
-        return known_for_fleet(request, response, *scopes)
+    def check(request: Request) -> Caller:
+        return known_for_fleet(request, *scopes)
 
     return Depends(check)
 
 
-def known_for_fleet(request: Request, response: Response, *scopes: KeyScope) -> Caller:
+def known_for_fleet(request: Request, *scopes: KeyScope) -> Caller:
     """What `needs_whole_fleet` does, where another credential may take the place of a key."""
-    caller = _known_with(request, response, scopes)
+    caller = _known_with(request, scopes)
     if caller.tenant is not None and not caller.sees_all:
         raise Forbidden(f"{caller.label} is one of tenant {caller.tenant!r}, and this is of the whole fleet")
     if caller.user is not None:
@@ -127,7 +122,11 @@ def _check_local(caller: Caller, address: str | None) -> None:
         raise Unauthenticated(f"a request from {address} needs a key: only programs of this machine send none")
 
 
-def _with_scopes(caller: Caller, scopes: Collection[KeyScope]) -> Caller:
+def _with_scopes(
+    request: Request, caller: Caller, allowances: Sequence[Allowance], scopes: Collection[KeyScope]
+) -> Caller:
+    request.scope[problems.CALLER] = caller
+    request.scope[RATES] = rates.headers_of(allowances)
     for scope in scopes:
         if scope not in caller.scopes:
             raise Forbidden(f"{caller.label} does not have the scope {scope.value!r}", scope=scope.value)

@@ -21,6 +21,7 @@ from chordage.orchestrator.loops.server import BodyBroken, BodyRefused, BodyTooL
 
 READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 BODY_BYTES = "chordage.body_bytes"  # its key in the ASGI scope
+RATES = "chordage.rates"  # of the caller, as headers: their key in the ASGI scope
 NO_BODY = READS | {"DELETE"}  # no form and no `no-cors` request of a page can delete
 
 
@@ -90,8 +91,8 @@ class BodyLimit:
 
 
 class JsonRoute(APIRoute):
-    """A route of the API: a request that changes something says that it sends JSON, and errors are problem documents,
-    whatever app the route is in.
+    """A route of the API: a request that changes something says that it sends JSON, errors are problem documents, and
+    each answer has the rates of its caller, whatever app the route is in.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -100,13 +101,24 @@ class JsonRoute(APIRoute):
         async def handle_json(request: Request) -> Response:
             if request.method in NO_BODY or _is_json(_values(request.scope, b"content-type")):
                 try:
-                    return await handle(request)
+                    response = await handle(request)
                 except problems.KNOWN as error:
-                    return problems.answer_to(request, error)
-            detail = "the body has to be JSON, and say so: send it with Content-Type: application/json"
+                    response = problems.answer_to(request, error)
+                return with_rates(request, response)
+            wanted = "send it with Content-Type: application/json"
+            detail = f"the body has to be JSON, and say so: {wanted}, also where the request has no body"
             return problems.answer(415, "unsupported_media_type", detail)
 
         return handle_json
+
+
+def with_rates(request: Request, response: Response) -> Response:
+    """Not by the dependency that knows the caller: its headers are lost where an endpoint raises, or makes its own
+    response, as streams do.
+    """
+    for name, value in request.scope.get(RATES, {}).items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
