@@ -21,11 +21,11 @@ from chordage.orchestrator.api.services import SOURCE, Services, services_of
 from chordage.orchestrator.core import rates
 from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.callers import LOCAL, Caller, KeyScope
-from chordage.orchestrator.core.errors import Forbidden, Unauthenticated
+from chordage.orchestrator.core.errors import Forbidden, NotFound, Unauthenticated
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.hosts import is_loopback
 from chordage.orchestrator.core.keys import PREFIX as KEY_PREFIX
-from chordage.orchestrator.core.message import TurnRequest, group_of
+from chordage.orchestrator.core.message import TurnRequest, group_of, placed
 from chordage.orchestrator.core.rates import Allowance
 from chordage.orchestrator.loops.server import PEER
 from chordage.orchestrator.run.approvals import Decided
@@ -153,6 +153,16 @@ def as_caller(services: Services, request: TurnRequest, caller: Caller) -> TurnR
     if request.decisions:
         allow_decisions(services, request.decisions, caller)
     return replace(request, by=caller.actor, traceparent=caller.traceparent)
+
+
+def thread_of(services: Services, caller: Caller, name: str) -> str:
+    """The id of the thread that a filter names, by its id or by the name that the caller gave it. Of a thread that is
+    not there, the id that it would have: a list of what is on it is empty.
+    """
+    try:
+        return views.thread_named(services.rt.store, name, space=caller.reach, own=caller.space)
+    except NotFound:
+        return placed(caller.space, name)
 
 
 def allow_group(caller: Caller, group: Group) -> None:

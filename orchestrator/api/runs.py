@@ -60,8 +60,9 @@ def list_runs(
 ) -> Any:
     """A page may have fewer runs than `limit`, or none, and `next` all the same: as of turns."""
     equal = {"agent": agent, "grp": group, "reason": reason, "code": code}
-    query = query_of(caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
-    page = views.run_page(services_of(request).rt.store, query, status=status)
+    services = services_of(request)
+    query = query_of(services, caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
+    page = views.run_page(services.rt.store, query, status=status)
     return {"data": show_all(page.data, caller), "next": page.next and pages.cursor_of(page.next)}
 
 

@@ -51,6 +51,7 @@ from chordage.orchestrator.views.pages import (
     run_marks,
     run_page,
     thread_in_reach,
+    thread_named,
     thread_page,
     turn_page,
 )
@@ -58,7 +59,6 @@ from chordage.orchestrator.views.processes import processes
 from chordage.orchestrator.views.pulse import standing_now, standing_work
 from chordage.orchestrator.views.requests import retry_of
 from chordage.orchestrator.views.run_events import (
-    check_thread,
     ended_by,
     first_event,
     fleet_events,
@@ -136,7 +136,6 @@ __all__ = [
     "bus",
     "channel_row",
     "channels",
-    "check_thread",
     "closed_questions",
     "compare",
     "count_open_questions",
@@ -193,8 +192,9 @@ __all__ = [
     "thread_details",
     "thread_events",
     "thread_in_reach",
-    "thread_page",
+    "thread_named",
     "threads",
+    "thread_page",
     "throughput",
     "tool_outcomes",
     "total",
