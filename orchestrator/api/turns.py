@@ -265,7 +265,7 @@ def retry(
 ) -> Receipt:
     """A turn is retried once: the second time, this is the turn that was made then. Retry that one to try again."""
     services = services_of(request)
-    turn_request = views.retry_of(services.rt.store, turn_id, source=SOURCE, space=caller.reach)
+    turn_request = views.retry_of(services.rt.store, turn_id, space=caller.reach)
     if turn_request.control is Control.STEP:
         require(caller, KeyScope.SUBMIT, "a stepped turn")
     turn_request = replace(as_caller(services, turn_request, caller), audited=Audited.RETRIED)

@@ -57,7 +57,7 @@ from chordage.orchestrator.views.pages import (
 )
 from chordage.orchestrator.views.processes import processes
 from chordage.orchestrator.views.pulse import standing_now, standing_work
-from chordage.orchestrator.views.requests import retry_of
+from chordage.orchestrator.views.requests import retry_of, steering_of
 from chordage.orchestrator.views.run_events import (
     ended_by,
     first_event,
@@ -187,14 +187,15 @@ __all__ = [
     "standing",
     "standing_now",
     "standing_work",
+    "steering_of",
     "stepped",
     "thread",
     "thread_details",
     "thread_events",
     "thread_in_reach",
     "thread_named",
-    "threads",
     "thread_page",
+    "threads",
     "throughput",
     "tool_outcomes",
     "total",
