@@ -195,7 +195,18 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     kind, headers = HTTPStatus(error.status_code).name.lower(), dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(request)):
         headers["Allow"] = ", ".join(allowed)
-    return answer(error.status_code, kind, str(error.detail), headers=headers)
+    return answer(error.status_code, kind, _unreadable(error.__cause__) or str(error.detail), headers=headers)
+
+
+def _unreadable(cause: BaseException | None) -> str | None:
+    """Why the framework could not read a body, apart from what is wrong with its JSON."""
+    match cause:
+        case UnicodeDecodeError():
+            return f"the body is not JSON: byte {cause.start} is not UTF-8"
+        case ValueError():  # Python bounds how many digits it converts
+            return "the body is not JSON that can be read: a number has too many digits; send it as a string"
+        case _:
+            return None
 
 
 def _allowed(request: Request) -> list[str]:

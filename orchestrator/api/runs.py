@@ -49,7 +49,7 @@ def list_runs(
     agent: Name | None = None,
     group: Group | None = None,
     thread_id: Name | None = None,
-    reason: Name | None = None,
+    reason: Reason | None = None,
     code: Name | None = None,
     since: Since = None,
     until: Until = None,
