@@ -248,11 +248,11 @@ def test_an_answered_turn_is_not_sent_again(chordage, rt):
 @pytest.mark.parametrize("kind", ["turn", "run", "thread"])
 def test_a_message_is_sent_into_a_run_that_is_at_work(chordage, rt, kind):
     turn_id = admit(rt, "hello", thread_id="t")
-    local.begin(rt, views.turn(rt.store, turn_id))
+    due = local.begin(rt, views.turn(rt.store, turn_id))
     ids = {"turn": turn_id, "run": views.turn(rt.store, turn_id).run_id, "thread": "t"}
 
     sent = chordage("steer", ids[kind], "and in Porto?")
-    local.complete(rt, turn_id, on_wait=lambda turn: None)
+    local.carry_out(rt, due)
 
     steered = views.turn(rt.store, sent.stdout.strip())
     assert (sent.exit_code, steered.disposition, steered.text) == (0, "steered", "and in Porto?")
