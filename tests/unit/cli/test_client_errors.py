@@ -135,6 +135,7 @@ READERS = [
     ("retry", "x"), ("steer", "x", "y"),
     ("compact", "x"), ("migrate", "--check"), ("submit", "x"), ("pulse",), ("pulse", "run", "x"), ("channels",),
     ("deliveries",), ("deliveries", "retry", "1"), ("bus", "status"), ("bus", "rebuild"), ("groups",), ("trace", "x"),
+    ("tail", "x"),
 ]  # fmt: skip
 
 

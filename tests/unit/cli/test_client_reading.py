@@ -12,6 +12,7 @@ from chordage.orchestrator.store import schema_version
 from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
+from chordage.workers.cli import tail
 
 
 @pytest.fixture
@@ -271,3 +272,40 @@ def test_what_is_not_at_work_is_not_steered(chordage, rt):
         done = chordage("steer", some_id, "x")
         assert (done.exit_code, problem in done.stderr) == (1, True), done.stderr
     assert len(views.turns(rt.store)) == 2
+
+
+def test_a_turn_is_followed_to_its_end(chordage, rt):
+    chordage("invoke", "hello", "--thread", "t")
+    (turn,) = views.turns(rt.store)
+
+    lines = [line.split("  ") for line in chordage("tail", "t").stdout.splitlines()]
+    events = [json.loads(line) for line in chordage("tail", turn.run_id, "--json").stdout.splitlines()]
+
+    kinds = ["turn.queued", "run.started", "model.replied", "run.finished", "turn.ended"]
+    assert [line[1] for line in lines] == [event["kind"] for event in events] == kinds
+    assert "You said: hello" in lines[2][-1]
+    assert (events[-1]["turn_id"], events[-1]["data"]["disposition"]) == (turn.turn_id, "answered")
+
+
+def test_what_happens_to_a_turn_later_is_followed_too(chordage, rt, monkeypatch):
+    turn_id = admit(rt, "hello", thread_id="t")
+    monkeypatch.setattr(tail.time, "sleep", lambda _: stages.cancel_turn(rt, turn_id, "changed my mind"))
+
+    followed = chordage("tail", turn_id, "--json")
+
+    events = [json.loads(line) for line in followed.stdout.splitlines()]
+    assert [event["kind"] for event in events] == ["turn.queued", "turn.ended"]
+    assert (followed.exit_code, events[1]["data"]["disposition"]) == (0, "cancelled")
+
+
+def test_who_stops_following_reads_that_the_turn_continues(chordage, rt, monkeypatch):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    turn_id = admit(rt, "hello", thread_id="t")
+    monkeypatch.setattr(tail.time, "sleep", stop)
+
+    stopped = chordage("tail", turn_id)
+
+    assert (stopped.exit_code, f"turn {turn_id} continues" in stopped.stderr) == (130, True)
+    assert views.turn(rt.store, turn_id).status == "queued"
