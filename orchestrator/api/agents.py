@@ -82,7 +82,7 @@ def compare_agent_versions(
     """
     require(caller, KeyScope.PAYLOADS, "to read instructions")
     if not caller.sees_room:
-        raise Forbidden(f"the key {caller.id} does not see the files of the room", scope=KeyScope.OPERATE.value)
+        raise Forbidden(f"{caller.label} does not see the files of the room", scope=KeyScope.OPERATE.value)
     _check_agent(caller, name)
     return views.agent_diff(services_of(request).rt.store, name, old, new)
 

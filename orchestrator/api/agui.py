@@ -239,6 +239,7 @@ def _accept(services: Services, caller: Caller, agent: str, body: RunAgentInput)
     elif decisions:
         decide_as(services, decisions, caller, source=SOURCE)
     elif not asked and not answered.places:
+        services.rt.agents.get(agent)  # its refusal says more where there is no such agent
         problem = "there is no message of the user behind the last one that is known here, and no open interrupt "
         problem += "or call of a frontend tool is answered: there is nothing to do"
         raise InvalidMessage(problem, field="messages")

@@ -11,14 +11,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import pages, problems
 from chordage.orchestrator.api.bodies import STRICT, Moment, Name, storable
-from chordage.orchestrator.api.callers import needs, require
+from chordage.orchestrator.api.callers import needs, require, thread_of
 from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
-from chordage.orchestrator.api.services import address, services_of
+from chordage.orchestrator.api.services import Services, address, services_of
 from chordage.orchestrator.api.shown import model_of, show, show_all
 from chordage.orchestrator.api.turns import IdempotencyKey
-from chordage.orchestrator.core import message
 from chordage.orchestrator.core.bulk import CHOSEN_MAX, REASON_MAX, BulkAction, BulkCount, BulkRequest, targets_of
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.errors import InvalidMessage
@@ -61,11 +60,11 @@ class TurnFilterBody(BaseModel):
     since: Moment | None = None
     until: Moment | None = None
 
-    def wanted(self, caller: Caller) -> TurnFilter:
+    def wanted(self, services: Services, caller: Caller) -> TurnFilter:
         """A thread may be given by the name that its caller gave it."""
         given = self.model_dump(exclude={"status"})
-        if self.thread_id is not None and caller.reach is not None and not self.thread_id.startswith("child:"):
-            given["thread_id"] = message.placed(caller.reach, self.thread_id)
+        if self.thread_id:
+            given["thread_id"] = thread_of(services, caller, self.thread_id)
         return TurnFilter(states=self.status, **given)
 
 
@@ -83,9 +82,9 @@ class BulkBody(BaseModel):
         str | None, Field(max_length=REASON_MAX, description="Of a cancel."), AfterValidator(storable)
     ] = None
 
-    def request(self, caller: Caller, key: str | None = None) -> BulkRequest:
+    def request(self, services: Services, caller: Caller, key: str | None = None) -> BulkRequest:
         return bulk_request(
-            self.action, caller, wanted=self.filter.wanted(caller) if self.filter else None, ids=self.ids,
+            self.action, caller, wanted=self.filter.wanted(services, caller) if self.filter else None, ids=self.ids,
             reason=self.reason, key=key,
         )  # fmt: skip
 
@@ -134,7 +133,7 @@ def start(
     Turns that came after the request are not touched.
     """
     services = services_of(request)
-    job, intents = stages.start_bulk(services.rt, body.request(caller, idempotency_key))
+    job, intents = stages.start_bulk(services.rt, body.request(services, caller, idempotency_key))
     services.send(intents)
     response.headers["Location"] = address(request, "/bulk", f"/bulk/{job.id}")
     return show(views.bulk_view(job), caller)
@@ -148,7 +147,8 @@ def start(
     responses=documented(*problems.OF_WRITES, 404),
 )
 def count(request: Request, body: BulkBody, caller: Annotated[Caller, needs(KeyScope.OPERATE)]) -> BulkCount:
-    return stages.count_bulk(services_of(request).rt, body.request(caller))
+    services = services_of(request)
+    return stages.count_bulk(services.rt, body.request(services, caller))
 
 
 @router.get(

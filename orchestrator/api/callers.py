@@ -11,21 +11,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request
 
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.authentication import sent_key
-from chordage.orchestrator.api.guards import headers_of, size_of
+from chordage.orchestrator.api.guards import RATES, headers_of, size_of
 from chordage.orchestrator.api.services import SOURCE, Services, services_of
 from chordage.orchestrator.core import rates
 from chordage.orchestrator.core.approvals import DecisionRequest
 from chordage.orchestrator.core.callers import LOCAL, Caller, KeyScope
-from chordage.orchestrator.core.errors import Forbidden, Unauthenticated
+from chordage.orchestrator.core.errors import Forbidden, NotFound, Unauthenticated
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.hosts import is_loopback
 from chordage.orchestrator.core.keys import PREFIX as KEY_PREFIX
-from chordage.orchestrator.core.message import TurnRequest, group_of
+from chordage.orchestrator.core.message import TurnRequest, group_of, placed
 from chordage.orchestrator.core.rates import Allowance
 from chordage.orchestrator.loops.server import PEER
 from chordage.orchestrator.run.approvals import Decided
@@ -39,32 +39,27 @@ def needs(*scopes: KeyScope) -> Any:
     that is known.
     """
 
-    def check(request: Request, response: Response) -> Caller:
-        return _known_with(request, response, scopes)
+    def check(request: Request) -> Caller:
+        return _known_with(request, scopes)
 
     return Depends(check)
 
 
-def _known_with(request: Request, response: Response, scopes: Collection[KeyScope]) -> Caller:
-    caller, allowances = known_caller(services_of(request), request.scope)
-    request.scope[problems.CALLER] = caller
-    response.headers.update(rates.headers_of(allowances))
-    return _with_scopes(caller, scopes)
+def _known_with(request: Request, scopes: Collection[KeyScope]) -> Caller:
+    return _with_scopes(request, *known_caller(services_of(request), request.scope), scopes)
 
 
 def needs_or_ticket(*scopes: KeyScope) -> Any:
     """As `needs`, for a stream: `?ticket=` may be in the place of a key."""
 
-    def check(request: Request, response: Response) -> Caller:
+    def check(request: Request) -> Caller:
         ticket = request.query_params.get("ticket")
         caller, allowances = (
             known_caller(services_of(request), request.scope)
             if ticket is None
             else _holder(services_of(request), ticket, request.scope["path"], _address(request))
         )
-        request.scope[problems.CALLER] = caller
-        response.headers.update(rates.headers_of(allowances))
-        return _with_scopes(caller, scopes)
+        return _with_scopes(request, caller, allowances, scopes)
 
     return Depends(check)
 
@@ -72,19 +67,19 @@ def needs_or_ticket(*scopes: KeyScope) -> Any:
 def needs_whole_fleet(*scopes: KeyScope) -> Any:
     """As `needs`, for what belongs to no thread. A key of a tenant does not see what the others share."""
 
-    def check(request: Request, response: Response) -> Caller:
-        return known_for_fleet(request, response, *scopes)
+    def check(request: Request) -> Caller:
+        return known_for_fleet(request, *scopes)
 
     return Depends(check)
 
 
-def known_for_fleet(request: Request, response: Response, *scopes: KeyScope) -> Caller:
+def known_for_fleet(request: Request, *scopes: KeyScope) -> Caller:
     """What `needs_whole_fleet` does, where another credential may take the place of a key."""
-    caller = _known_with(request, response, scopes)
+    caller = _known_with(request, scopes)
     if caller.tenant is not None and not caller.sees_all:
-        raise Forbidden(f"the key {caller.id} is one of tenant {caller.tenant!r}, and this is of the whole fleet")
+        raise Forbidden(f"{caller.label} is one of tenant {caller.tenant!r}, and this is of the whole fleet")
     if caller.user is not None:
-        raise Forbidden(f"the key {caller.id} speaks for user {caller.user!r}, and this is of the whole fleet")
+        raise Forbidden(f"{caller.label} speaks for user {caller.user!r}, and this is of the whole fleet")
     return caller
 
 
@@ -127,10 +122,14 @@ def _check_local(caller: Caller, address: str | None) -> None:
         raise Unauthenticated(f"a request from {address} needs a key: only programs of this machine send none")
 
 
-def _with_scopes(caller: Caller, scopes: Collection[KeyScope]) -> Caller:
+def _with_scopes(
+    request: Request, caller: Caller, allowances: Sequence[Allowance], scopes: Collection[KeyScope]
+) -> Caller:
+    request.scope[problems.CALLER] = caller
+    request.scope[RATES] = rates.headers_of(allowances)
     for scope in scopes:
         if scope not in caller.scopes:
-            raise Forbidden(f"the key {caller.id} does not have the scope {scope.value!r}", scope=scope.value)
+            raise Forbidden(f"{caller.label} does not have the scope {scope.value!r}", scope=scope.value)
     return caller
 
 
@@ -141,7 +140,7 @@ def _address(request: Request) -> str | None:
 def require(caller: Caller, scope: KeyScope, what: str) -> None:
     """For a scope that only some requests of an endpoint need."""
     if scope not in caller.scopes:
-        raise Forbidden(f"{what} needs the scope {scope.value!r}, and the key {caller.id} lacks it", scope=scope.value)
+        raise Forbidden(f"{what} needs the scope {scope.value!r}, and {caller.label} lacks it", scope=scope.value)
 
 
 def as_caller(services: Services, request: TurnRequest, caller: Caller) -> TurnRequest:
@@ -156,9 +155,19 @@ def as_caller(services: Services, request: TurnRequest, caller: Caller) -> TurnR
     return replace(request, by=caller.actor, traceparent=caller.traceparent)
 
 
+def thread_of(services: Services, caller: Caller, name: str) -> str:
+    """The id of the thread that a filter names, by its id or by the name that the caller gave it. Of a thread that is
+    not there, the id that it would have: a list of what is on it is empty.
+    """
+    try:
+        return views.thread_named(services.rt.store, name, space=caller.reach, own=caller.space)
+    except NotFound:
+        return placed(caller.space, name)
+
+
 def allow_group(caller: Caller, group: Group) -> None:
     if caller.groups is not None and group not in caller.groups:
-        raise Forbidden(f"the key {caller.id} may not use group {group.value!r}; it may: {_listed(caller.groups)}")
+        raise Forbidden(f"{caller.label} may not use group {group.value!r}; it may: {_listed(caller.groups)}")
 
 
 def decide_as(
@@ -198,7 +207,7 @@ def allow_decisions(services: Services, requests: Sequence[DecisionRequest], cal
 def _allow_agents(caller: Caller, agents: set[str]) -> None:
     assert caller.agents is not None
     for agent in sorted(agents - caller.agents):
-        raise Forbidden(f"the key {caller.id} may not address agent {agent!r}; it may: {_listed(caller.agents)}")
+        raise Forbidden(f"{caller.label} may not address agent {agent!r}; it may: {_listed(caller.agents)}")
 
 
 def _listed(names: Collection[str]) -> str:

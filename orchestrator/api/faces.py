@@ -100,14 +100,14 @@ def check_streams(services: Services) -> None:
 
 def check_agent(caller: Caller, agent: str) -> None:
     if caller.agents is not None and agent not in caller.agents:
-        raise Forbidden(f"the key {caller.id} does not address the agent {agent!r}")
+        raise Forbidden(f"{caller.label} does not address the agent {agent!r}")
 
 
 def check_decides(caller: Caller) -> None:
     """A request may carry decisions, and then needs a scope that it does not need otherwise."""
     if KeyScope.DECIDE not in caller.scopes:
         scope = KeyScope.DECIDE.value
-        raise Forbidden(f"the key {caller.id} does not have the scope {scope!r}", scope=scope)
+        raise Forbidden(f"{caller.label} does not have the scope {scope!r}", scope=scope)
 
 
 # What AG-UI and the AI SDK have in common

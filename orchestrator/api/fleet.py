@@ -129,11 +129,11 @@ def read_doctor(request: Request, _caller: Annotated[Caller, needs_whole_fleet(K
     return doctor.examine()
 
 
-def _check_reader(request: Request, response: Response) -> None:
+def _check_reader(request: Request) -> None:
     """The token of monitors, or a key that reads the whole fleet."""
     token, sent = services_of(request).metrics_token, sent_key(headers_of(request.scope))
     if token is None or sent is None or not hmac.compare_digest(sent.encode(), token.encode()):
-        known_for_fleet(request, response, KeyScope.READ)
+        known_for_fleet(request, KeyScope.READ)
 
 
 @router.get(

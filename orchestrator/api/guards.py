@@ -23,6 +23,7 @@ from chordage.orchestrator.loops.server import BodyBroken, BodyRefused, BodyTooL
 
 READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 BODY_BYTES = "chordage.body_bytes"  # its key in the ASGI scope
+RATES = "chordage.rates"  # of the caller, as headers: their key in the ASGI scope
 NO_BODY = READS | {"DELETE"}  # no form and no `no-cors` request of a page can delete
 
 
@@ -92,8 +93,9 @@ class BodyLimit:
 
 
 class JsonRoute(APIRoute):
-    """A route of the API: a request that changes something says that it sends JSON, and errors are problem documents,
-    whatever app the route is in. A filter that is misspelt would list everything, so unknown parameters are refused.
+    """A route of the API: a request that changes something says that it sends JSON, errors are problem documents, and
+    each answer has the rates of its caller, whatever app the route is in. A filter that is misspelt would list
+    everything, so unknown parameters are refused.
     """
 
     takes_unknown_parameters = False
@@ -104,16 +106,18 @@ class JsonRoute(APIRoute):
 
         async def handle_json(request: Request) -> Response:
             if request.method not in NO_BODY and not _is_json(_values(request.scope, b"content-type")):
-                detail = "the body has to be JSON, and say so: send it with Content-Type: application/json"
+                wanted = "send it with Content-Type: application/json"
+                detail = f"the body has to be JSON, and say so: {wanted}, also where the request has no body"
                 return problems.answer(415, "unsupported_media_type", detail)
             unknown = sorted(request.query_params.keys() - known)
             if unknown and not self.takes_unknown_parameters:
                 detail = f"{unknown[0]}: there is no such parameter; {alternatives(unknown[0], known)}"
                 return problems.answer(422, "invalid", detail, field=unknown[0])
             try:
-                return await handle(request)
+                response = await handle(request)
             except problems.KNOWN as error:
-                return problems.answer_to(request, error)
+                response = problems.answer_to(request, error)
+            return with_rates(request, response)
 
         return handle_json
 
@@ -127,6 +131,15 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
     yield from (parameter.alias for parameter in dependant.query_params)
     for needed in dependant.dependencies:
         yield from _query_names(needed)
+
+
+def with_rates(request: Request, response: Response) -> Response:
+    """Not by the dependency that knows the caller: its headers are lost where an endpoint raises, or makes its own
+    response, as streams do.
+    """
+    for name, value in request.scope.get(RATES, {}).items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:

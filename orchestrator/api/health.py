@@ -77,9 +77,12 @@ class Alive:
 
 
 def health_router(health: Health, services: Services) -> APIRouter:
-    """Without a key: a load balancer has none. What the faults of agents are is for callers that operate the fleet."""
+    """Without a key: a load balancer has none. What the faults of agents are is for callers that operate the fleet.
+    Many monitors send HEAD, which the description of the API leaves out.
+    """
     router = APIRouter(tags=["health"])
 
+    @router.head("/health", include_in_schema=False)
     @router.get(
         "/health",
         operation_id="read_health",
@@ -97,6 +100,7 @@ def health_router(health: Health, services: Services) -> APIRouter:
             faults = await anyio.to_thread.run_sync(_shown, services, request, faults)
         return Healthy(status="ok", services=states, faults=faults)
 
+    @router.head("/live", include_in_schema=False)
     @router.get(
         "/live", operation_id="read_liveness", summary="Whether this process answers", responses=documented(403, 421)
     )
@@ -104,6 +108,7 @@ def health_router(health: Health, services: Services) -> APIRouter:
         """Nothing behind it is asked: a process that answers need not be started anew."""
         return Alive(status="ok")
 
+    @router.head("/ready", include_in_schema=False)
     @router.get(
         "/ready",
         operation_id="read_readiness",

@@ -11,7 +11,7 @@ from fastapi import Query, Request, Response
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import etags, problems
 from chordage.orchestrator.api.bodies import DecisionBatch, LinkBody, Name
-from chordage.orchestrator.api.callers import allow_decisions, decide_as, needs
+from chordage.orchestrator.api.callers import allow_decisions, decide_as, needs, thread_of
 from chordage.orchestrator.api.etags import IfNoneMatch
 from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import page_model
@@ -56,8 +56,10 @@ def inbox(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Any:
     """Over all threads of the caller."""
-    questions = services_of(request).inbox(
-        limit=limit, agent=agent, thread_id=thread_id, run_id=run_id, root_thread=root_thread, root_run=root_run,
+    services = services_of(request)
+    questions = services.inbox(
+        limit=limit, agent=agent, thread_id=thread_id and thread_of(services, caller, thread_id), run_id=run_id,
+        root_thread=root_thread and thread_of(services, caller, root_thread), root_run=root_run,
         why=why, after=after, space=caller.reach,
     )  # fmt: skip
     return {"data": show_all(questions, caller), "next": questions[-1].id if len(questions) == limit else None}

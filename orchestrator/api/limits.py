@@ -46,7 +46,7 @@ class RequestLimits:
         if allowances[0].taken:
             return allowances
         scarce = max(allowances, key=lambda one: one.wait)
-        who = f"the key {caller.id}" if scarce.policy.startswith("key") else f"the tenant {caller.tenant!r}"
+        who = caller.label if scarce.policy.startswith("key") else f"the tenant {caller.tenant!r}"
         rate, what = scarce.rate, "bytes" if scarce.policy.endswith(BYTES) else "requests"
         problem = (
             f"{who} may send {rate.per_second:.15g} {what} a second and {rate.burst} at once: try again in "

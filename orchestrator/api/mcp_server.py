@@ -135,7 +135,7 @@ class HostRequests:
         host = _Host(context=context, caller=_caller_of(context), services=self._services)
         if missing := face.missing_scopes(params.name, host.caller.scopes):
             names = ", ".join(scope.value for scope in missing)
-            raise Forbidden(f"{params.name} needs the scopes {names}, and the key {host.caller.id} lacks them")
+            raise Forbidden(f"{params.name} needs the scopes {names}, and {host.caller.label} lacks them")
         arguments = params.arguments or {}
         match params.name:
             case face.STATUS:

@@ -41,6 +41,7 @@ _NOT_SERVED: dict[str, tuple[Any, ...]] = {  # with the values that ask for noth
     "modalities": (None, ["text"]),
     "stop": (None, []),
     "prompt": (None,),
+    "max_tool_calls": (None,),
     "web_search_options": (None,),
     "response_format": (None, {"type": "text"}),
 }
@@ -88,6 +89,7 @@ _WHY = {
     "tools": "an agent runs its own tools; a caller can bring functions, which it carries out itself",
     "tool_choice": "the model chooses; give auto or none",
     "response_format": "the form of the answer is part of the agent's file: [output]",
+    "max_tool_calls": "the agent's file bounds its calls: max_tool_calls in [limits]",
 }
 
 

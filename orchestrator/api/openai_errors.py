@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from chordage.orchestrator.api import problems
-from chordage.orchestrator.api.guards import JsonRoute
+from chordage.orchestrator.api.guards import JsonRoute, with_rates
 from chordage.orchestrator.core.errors import UserError
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -52,7 +52,7 @@ class OpenAIRoute(JsonRoute):
             if response.media_type == problems.MEDIA_TYPE:
                 response = _converted(response)
             response.headers["x-request-id"] = f"req_{uuid.uuid4().hex}"
-            return response
+            return with_rates(request, response)
 
         return handle_as_openai
 

@@ -107,7 +107,8 @@ def _submit(
 ) -> Taken:
     agent, metadata = body.agent(), body.metadata or {}
     if not text.strip():
-        raise OpenAIRefusal("the message is blank: say something", code="invalid_value", param="input")
+        param = "messages" if isinstance(body, ChatRequest) else "input"
+        raise OpenAIRefusal("the message is blank: say something", code="invalid_value", param=param)
     kept = {**(echo or {}), "metadata": metadata, "preface": len(preface)}
     request = TurnRequest(
         message=Message(

@@ -210,6 +210,7 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
         return wrong_method(request.method, allowed)
     if detail == HTTPStatus.NOT_FOUND.phrase:  # no route of ours: those say what is not there
         return nothing_at(request.url.path)
+    detail = _unreadable(error.__cause__) or detail
     return answer(error.status_code, kind, detail, headers=error.headers)
 
 
@@ -221,6 +222,17 @@ def wrong_method(method: str, allowed: Collection[str]) -> JSONResponse:
     names = sorted(allowed)
     detail = f"{method} is not possible here; use {' or '.join(names)}"
     return answer(405, "method_not_allowed", detail, headers={"Allow": ", ".join(names)})
+
+
+def _unreadable(cause: BaseException | None) -> str | None:
+    """Why the framework could not read a body, apart from what is wrong with its JSON."""
+    match cause:
+        case UnicodeDecodeError():
+            return f"the body is not JSON: byte {cause.start} is not UTF-8"
+        case ValueError():  # Python bounds how many digits it converts
+            return "the body is not JSON that can be read: a number has too many digits; send it as a string"
+        case _:
+            return None
 
 
 def _allowed(request: Request) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -18,12 +17,11 @@ from chordage.orchestrator.api.services import SOURCE, address, services_of
 from chordage.orchestrator.api.shown import model_of, show, show_all
 from chordage.orchestrator.api.turns import Id, IdempotencyKey, Receipt, Since, Until, query_of
 from chordage.orchestrator.core import message
-from chordage.orchestrator.core.agent import WhenBusy, WhileWaiting
-from chordage.orchestrator.core.audit import Audited
 from chordage.orchestrator.core.callers import Caller, KeyScope
-from chordage.orchestrator.core.errors import Conflict, NotFound
+from chordage.orchestrator.core.errors import NotFound
 from chordage.orchestrator.core.groups import Group
-from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.message import Message, Origin, Sender
+from chordage.orchestrator.core.reasons import Reason
 from chordage.orchestrator.core.status import RunStatus
 from chordage.orchestrator.views import MAX_PART, ResultView, RunExport, RunLine
 from chordage.orchestrator.views.calls import CallView
@@ -51,7 +49,7 @@ def list_runs(
     agent: Name | None = None,
     group: Group | None = None,
     thread_id: Name | None = None,
-    reason: Name | None = None,
+    reason: Reason | None = None,
     code: Name | None = None,
     since: Since = None,
     until: Until = None,
@@ -60,8 +58,9 @@ def list_runs(
 ) -> Any:
     """A page may have fewer runs than `limit`, or none, and `next` all the same: as of turns."""
     equal = {"agent": agent, "grp": group, "reason": reason, "code": code}
-    query = query_of(caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
-    page = views.run_page(services_of(request).rt.store, query, status=status)
+    services = services_of(request)
+    query = query_of(services, caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
+    page = views.run_page(services.rt.store, query, status=status)
     return {"data": show_all(page.data, caller), "next": page.next and pages.cursor_of(page.next)}
 
 
@@ -175,22 +174,15 @@ def steer_run(
     """
     services = services_of(request)
     run = _run(request, run_id, caller)
-    if run.status is RunStatus.DONE:
-        raise Conflict(f"run {run_id} is done: send the message to its thread {run.thread_id} as a turn")
-    if run.parent_run is not None:
-        raise Conflict(f"run {run_id} is of a sub-agent: steer run {run.root_run}, at the top of its tree")
     # An operator reaches a thread outside of its own space only as it is.
     space = caller.space if message.holds(caller.space, run.thread_id) else None
-    steering = TurnRequest(
-        message=Message(
-            origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=run.thread_id, text=body.text,
-            meta=body.meta,
-        ),
-        agent=run.agent, group=run.group, source=SOURCE, space=space, when_busy=WhenBusy.STEER,
-        while_waiting=WhileWaiting.HOLD,
-        dedupe_key=body.dedupe_key or idempotency_key,
+    content = Message(
+        origin=Origin.INVOKE, channel=None, sender=Sender.SERVICE, thread_id=run.thread_id, text=body.text,
+        meta=body.meta,
     )  # fmt: skip
-    admitted = services.accept(replace(as_caller(services, steering, caller), audited=Audited.STEERED))
+    key = body.dedupe_key or idempotency_key
+    steering = views.steering_of(run, content, source=SOURCE, space=space, key=key)
+    admitted = services.accept(as_caller(services, steering, caller))
     response.headers["Location"] = address(request, f"/runs/{run_id}/steer", f"/turns/{admitted.turn_id}")
     return Receipt(turn_id=admitted.turn_id, thread_id=admitted.thread_id, duplicate=admitted.duplicate)
 

@@ -258,8 +258,8 @@ def follow_turn(
     responses={**_STREAM, **documented(400, 401, 403, 404, 410, 421, 422, 429, 500, 503)},
 )
 def follow_thread(request: Request, stream: Stream, thread_id: ThreadId, caller: Reader) -> Response:
-    full_id = thread_id if caller.reach is None else message.placed(caller.reach, thread_id)
-    views.check_thread(services_of(request).rt.store, full_id)
+    store = services_of(request).rt.store
+    full_id = views.thread_named(store, thread_id, space=caller.reach, own=caller.space)
     return _answer(request, stream, stream.streams.thread_events(full_id, _from_now(request, stream)))
 
 

@@ -75,8 +75,9 @@ def read_history(
     """
     place = pages.place_of(after, pages.number)
     page = views.history_page(
-        services_of(request).rt.store, thread_id, limit=limit, space=caller.reach, before=place[0] if place else None
-    )
+        services_of(request).rt.store, thread_id, limit=limit, space=caller.reach, own=caller.space,
+        before=place[0] if place else None,
+    )  # fmt: skip
     return {"data": show_all(page.data, caller), "next": page.next and pages.cursor_of(page.next)}
 
 
@@ -103,7 +104,7 @@ def fork_thread(
     scope `submit` too. Its calls are answered from the record of the run that is forked; see `effects`.
     """
     services, body = services_of(request), body or ForkBody()
-    source = views.thread_in_reach(services.rt.store, thread_id, space=caller.reach)
+    source = views.thread_in_reach(services.rt.store, thread_id, space=caller.reach, own=caller.space)
     if body.run:
         fork = _run_on(services, source.thread_id, body, caller)
     else:
@@ -151,4 +152,5 @@ def read_no_fork(thread_id: str) -> None:  # noqa: ARG001 - part of the path
     responses=documented(*problems.OF_READS, 404),
 )
 def read_thread(request: Request, thread_id: ThreadId, caller: Annotated[Caller, needs(KeyScope.READ)]) -> Any:
-    return show(views.thread_in_reach(services_of(request).rt.store, thread_id, space=caller.reach), caller)
+    store = services_of(request).rt.store
+    return show(views.thread_in_reach(store, thread_id, space=caller.reach, own=caller.space), caller)

@@ -13,14 +13,13 @@ from pydantic import AwareDatetime
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import etags, pages, problems
 from chordage.orchestrator.api.bodies import CancelBody, Moment, Name, TurnChange, TurnFields
-from chordage.orchestrator.api.callers import allow_group, as_caller, needs, require
+from chordage.orchestrator.api.callers import allow_group, as_caller, needs, require, thread_of
 from chordage.orchestrator.api.etags import IfMatch, IfNoneMatch
 from chordage.orchestrator.api.guards import json_router
 from chordage.orchestrator.api.pages import After, Limit, page_model
 from chordage.orchestrator.api.problems import documented
-from chordage.orchestrator.api.services import SOURCE, address, services_of
+from chordage.orchestrator.api.services import SOURCE, Services, address, services_of
 from chordage.orchestrator.api.shown import model_of, show, show_all
-from chordage.orchestrator.core import message
 from chordage.orchestrator.core.audit import Audited
 from chordage.orchestrator.core.callers import Caller, KeyScope
 from chordage.orchestrator.core.errors import InvalidMessage
@@ -129,12 +128,14 @@ def list_turns(
     `limit`, or none, and `next` all the same.
     """
     equal = {"disposition": disposition, "agent": agent, "grp": group, "tenant": tenant}
-    query = query_of(caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
-    page = views.turn_page(services_of(request).rt.store, query, status=status)
+    services = services_of(request)
+    query = query_of(services, caller, equal, thread_id, since=since, until=until, after=after, limit=limit)
+    page = views.turn_page(services.rt.store, query, status=status)
     return {"data": show_all(page.data, caller), "next": page.next and pages.cursor_of(page.next)}
 
 
 def query_of(
+    services: Services,
     caller: Caller,
     equal: dict[str, Any],
     thread_id: str | None,
@@ -146,11 +147,9 @@ def query_of(
 ) -> PageQuery:
     """Of a list of turns or runs. A thread may be given by the name that its caller gave it."""
     place = pages.place_of(after, pages.text)
-    if thread_id is not None and caller.reach is not None and not thread_id.startswith("child:"):
-        thread_id = message.placed(caller.reach, thread_id)
     return PageQuery(
         equal={name: str(value) for name, value in equal.items() if value is not None},
-        thread_id=thread_id, space=caller.reach, since=since, until=until,
+        thread_id=thread_id and thread_of(services, caller, thread_id), space=caller.reach, since=since, until=until,
         before=place[0] if place else None, limit=limit,
     )  # fmt: skip
 
@@ -266,7 +265,7 @@ def retry(
 ) -> Receipt:
     """A turn is retried once: the second time, this is the turn that was made then. Retry that one to try again."""
     services = services_of(request)
-    turn_request = views.retry_of(services.rt.store, turn_id, source=SOURCE, space=caller.reach)
+    turn_request = views.retry_of(services.rt.store, turn_id, space=caller.reach)
     if turn_request.control is Control.STEP:
         require(caller, KeyScope.SUBMIT, "a stepped turn")
     turn_request = replace(as_caller(services, turn_request, caller), audited=Audited.RETRIED)

@@ -85,7 +85,7 @@ def show_diff(
     context = context_of(request, KeyScope.READ, KeyScope.PAYLOADS)
     caller = context.caller
     if not caller.sees_room:
-        raise Forbidden(f"the key {caller.id} does not see the files of the room", scope=KeyScope.OPERATE.value)
+        raise Forbidden(f"{caller.label} does not see the files of the room", scope=KeyScope.OPERATE.value)
     if caller.agents is not None and name not in caller.agents:
         raise UnknownAgent(f"there is no agent {name!r} for this key")
     store = services_of(request).rt.store

@@ -119,7 +119,7 @@ def context_of(request: Request, *scopes: KeyScope) -> PageContext:
     services_of(request).limits.take(context.caller, size_of(request.scope, headers_of(request.scope)))
     for scope in scopes:
         if scope not in context.caller.scopes:
-            problem = f"the key {context.caller.id} does not have the scope {scope.value!r}"
+            problem = f"{context.caller.label} does not have the scope {scope.value!r}"
             raise Forbidden(problem, scope=scope.value)
     return context
 

@@ -52,13 +52,20 @@ class Caller:
         return KeyScope.OPERATE in self.scopes and self.user is None and (self.tenant is None or self.sees_all)
 
     @property
+    def label(self) -> str:
+        """Its name in a refusal. Who comes without a key is `local`, or has an id with a colon."""
+        if self.id == LOCAL.id:
+            return "a request without a key"
+        return f"the caller {self.id}" if ":" in self.id else f"the key {self.id}"
+
+    @property
     def actor(self) -> Actor:
         return Actor(id=self.id, user=self.user, tenant=self.tenant, address=self.address)
 
     def acting_as(self, user: str) -> Caller:
         """The caller that speaks for this user, and reaches the threads of that user alone. Raises Forbidden."""
         if not self.may_act_as:
-            problem = f"the key {self.id} may not speak for users: make one with `chordage keys create --act-as`"
+            problem = f"{self.label} may not speak for users: make one with `chordage keys create --act-as`"
             raise Forbidden(problem)
         check_user(user)
         return replace(self, user=user, sees_all=False)

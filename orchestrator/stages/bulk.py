@@ -45,7 +45,6 @@ from chordage.orchestrator.views.turn_search import conditions_of, filter_from_j
 
 log = structlog.get_logger()
 
-SOURCE = "http"  # of `POST /turns/{turn_id}/retry`: a turn is retried once, whichever way
 AT_ONE_GO = 3.0  # seconds; then another message goes on, so that other work of the queue is not kept waiting
 TARGETS = 100  # that are looked up at once
 LOOKS = 50  # of one message that may find none
@@ -231,7 +230,7 @@ def _retrier(rt: Runtime, job: BulkJob) -> Act:
 
     def prepare(turn_id: str) -> Callable[[Unit], None]:
         with rt.store.read() as tx:
-            request = retry_request(tx, turn_id, source=SOURCE, space=job.space)
+            request = retry_request(tx, turn_id, space=job.space)
         request = replace(request, by=bulk.actor_of(job))
         agent = arrivals.check_request(rt, request, rt.now())
         _allow(job, agent, request)

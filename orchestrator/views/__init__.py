@@ -51,14 +51,14 @@ from chordage.orchestrator.views.pages import (
     run_marks,
     run_page,
     thread_in_reach,
+    thread_named,
     thread_page,
     turn_page,
 )
 from chordage.orchestrator.views.processes import processes
 from chordage.orchestrator.views.pulse import standing_now, standing_work
-from chordage.orchestrator.views.requests import retry_of
+from chordage.orchestrator.views.requests import retry_of, steering_of
 from chordage.orchestrator.views.run_events import (
-    check_thread,
     ended_by,
     first_event,
     fleet_events,
@@ -136,7 +136,6 @@ __all__ = [
     "bus",
     "channel_row",
     "channels",
-    "check_thread",
     "closed_questions",
     "compare",
     "count_open_questions",
@@ -188,11 +187,13 @@ __all__ = [
     "standing",
     "standing_now",
     "standing_work",
+    "steering_of",
     "stepped",
     "thread",
     "thread_details",
     "thread_events",
     "thread_in_reach",
+    "thread_named",
     "thread_page",
     "threads",
     "throughput",

@@ -118,31 +118,31 @@ def delivery_page(
     return ViewPage(data=[delivery_view(row) for row in rows], next=following)
 
 
-def thread_in_reach(store: Store, thread_id: str, *, space: str | None) -> ThreadDetails:
-    """A caller with a `space` finds its own threads, by their names too, and those of sub-agents below them."""
-    with store.read() as tx:
-        id_ = _thread_in_reach(tx, thread_id, space)
-    return threads.thread_details(store, id_)
+def thread_in_reach(store: Store, name: str, *, space: str | None, own: str) -> ThreadDetails:
+    """The thread of this id or name, as `thread_named` finds it. Raises NotFound."""
+    return threads.thread_details(store, thread_named(store, name, space=space, own=own))
 
 
 def history_page(
-    store: Store, thread_id: str, *, limit: int, space: str | None, before: int | None = None
+    store: Store, name: str, *, limit: int, space: str | None, own: str, before: int | None = None
 ) -> ViewPage[Remark, int]:
     """The last messages and replies, oldest first. The next page is what was said before them."""
-    with store.read() as tx:
-        id_ = _thread_in_reach(tx, thread_id, space)
-    remarks = threads.history(store, id_, limit=limit + 1, before=before)
+    remarks = threads.history(store, thread_named(store, name, space=space, own=own), limit=limit + 1, before=before)
     there_is_more = len(remarks) > limit
     shown = remarks[1:] if there_is_more else remarks
     return ViewPage(data=shown, next=shown[0].id if there_is_more else None)
 
 
-def _thread_in_reach(tx: Tx, thread_id: str, space: str | None) -> str:
-    candidates = [thread_id] if space is None else [thread_id, message.placed(space, thread_id)]
-    for candidate in candidates:
-        if _holds(tx, candidate, space):
-            return candidate
-    raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
+def thread_named(store: Store, name: str, *, space: str | None, own: str) -> str:
+    """The id of a thread that a caller gives by its id, or, of those in the space `own`, by its name. An id comes
+    first: a thread that is called like the id of another one hides nothing. A caller with a `space` finds the threads
+    of that space, and those of sub-agents below them. Raises NotFound.
+    """
+    with store.read() as tx:
+        for candidate in dict.fromkeys((name, message.placed(own, name))):
+            if _holds(tx, candidate, space):
+                return candidate
+    raise NotFound(f"there is no thread {name!r}; `chordage threads` lists them")
 
 
 def _holds(tx: Tx, thread_id: str, space: str | None) -> bool:

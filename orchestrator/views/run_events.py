@@ -25,7 +25,7 @@ from chordage.orchestrator.core.records import Checkpoint, Run
 from chordage.orchestrator.core.run_events import RunEvent, position_of
 from chordage.orchestrator.core.status import SETTLED_CALL, Disposition, RunStatus, TurnStatus
 from chordage.orchestrator.store import run_events as rows
-from chordage.orchestrator.store import runs, threads, turns
+from chordage.orchestrator.store import runs, turns
 from chordage.orchestrator.store.database import Store, Tx
 
 PAGE = 200  # journal rows at a time
@@ -240,13 +240,6 @@ def ended_by(store: Store, place: TurnPlace, after: Position) -> bool:
     """Whether nothing comes behind this position of a turn that is done: its end is the last row."""
     with store.read() as tx:
         return after >= (rows.top_of(tx, place.run_id or place.turn_id), 1 if place.run_id else 0)
-
-
-def check_thread(store: Store, thread_id: str) -> None:
-    """Raises NotFound."""
-    with store.read() as tx:
-        if not threads.exists(tx, thread_id):
-            raise NotFound(f"there is no thread {thread_id!r}; `chordage threads` lists them")
 
 
 def open_run_on(store: Store, thread_id: str) -> str | None:

@@ -24,6 +24,10 @@ DEEPEST = 12  # reasons behind one another
 MOST = 500  # rows of a list
 LONGEST_NUMBER = 18  # digits of the id of a delivery
 _PREFIXES = {RowKind.PULSE: "pulse:", RowKind.CHANNEL: "channel:"}
+_LISTS = {
+    RowKind.PULSE: "there is no task, chore or will {!r} on record; `chordage pulse` lists their names",
+    RowKind.CHANNEL: "there is no polled channel {!r} on record; `chordage channels` lists their names",
+}
 _KINDS = {IdKind.TURN: RowKind.TURN, IdKind.RUN: RowKind.RUN, IdKind.THREAD: RowKind.THREAD}
 
 
@@ -186,6 +190,9 @@ def _of_run(tx: Tx, key: RowKey, run_id: str, state: str) -> _AskedRow | None:
 
 
 def _not_found(some_id: str) -> NotFound:
+    for kind, prefix in _PREFIXES.items():
+        if some_id.startswith(prefix):
+            return NotFound(_LISTS[kind].format(some_id.removeprefix(prefix)))
     return NotFound(
         f"there is no turn, run, thread, call, suspension or delivery {some_id!r}; `chordage why` lists what waits"
     )

@@ -543,7 +543,7 @@ def test_a_fork_that_failed_is_not_retried_as_a_plain_turn(world: World) -> None
     stages.cancel_turn(world.runtime, turn, None, space=None)
 
     with pytest.raises(Conflict, match=f"is a fork: fork run {run_id} once more"):
-        views.retry_of(world.store, turn, source="test")
+        views.retry_of(world.store, turn)
 
 
 @pytest.mark.parametrize("tool", EFFECTFUL)

@@ -724,9 +724,18 @@ def test_what_is_done_has_no_reason(world: World) -> None:
     assert why(world, "t1").text == "Thread t1 does not wait: nothing is open or queued on it."
 
 
-@pytest.mark.parametrize("some_id", ["nothing", "17", "pulse:task:none", "pulse:x", "channel:none", "pulse:"])
-def test_what_is_not_there_is_not_found(world: World, some_id) -> None:
-    with pytest.raises(NotFound, match="chordage why"):
+@pytest.mark.parametrize(
+    ("some_id", "lists"),
+    [
+        ("nothing", "why"),
+        ("17", "why"),
+        ("pulse:task:none", "pulse"),
+        ("pulse:", "pulse"),
+        ("channel:none", "channels"),
+    ],
+)
+def test_what_is_not_there_is_not_found(world: World, some_id, lists) -> None:
+    with pytest.raises(NotFound, match=f"`chordage {lists}`"):
         why(world, some_id)
 
 

@@ -31,8 +31,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "threads": ("turns", "List threads."),
         "show": ("show", "Show a turn, a run or a thread."),
         "trace": ("trace", "Show the path of one message, from its arrival to its end."),
+        "tail": ("tail", "Print what happens to a turn, until its end."),
         "why": ("why", "Say why something waits, who holds it, and what changes it."),
         "cancel": ("turns", "Cancel a turn."),
+        "retry": ("turns", "Send the message of a turn again that ended without an answer."),
+        "steer": ("turns", "Send a message into a run that is at work."),
         "compact": ("turns", "Have the older part of a thread summarised."),
     },
     "Approvals": {

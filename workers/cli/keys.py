@@ -53,6 +53,7 @@ def keys() -> None:
 )  # fmt: skip
 @click.option("--expires", callback=lasts, help="90d, 12h or 30m from now.  [default: never]")
 @click.option("--act-as", is_flag=True, help="It may speak for users, each with threads of its own: Chordage-User.")
+@json_option
 def create(
     *,
     name: str,
@@ -62,6 +63,7 @@ def create(
     groups: tuple[str, ...],
     expires: timedelta | None,
     act_as: bool,
+    as_json: bool,
 ) -> None:
     """Make a key. It is printed once, alone on standard output; only a hash of it is stored.
 
@@ -87,7 +89,7 @@ def create(
     )
     with open_store(settings) as store:
         new = stages.create_key(store, terms, CLI, now)
-    say(new.text)
+    print_json({"id": new.key.id, "name": name, "secret": new.text}) if as_json else say(new.text)
     say(f"key {new.key.id} is made; it is shown this once. `chordage keys revoke {new.key.id}` takes it back", err=True)
 
 

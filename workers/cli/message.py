@@ -39,7 +39,7 @@ def request_of(settings: Settings, text: str, options: Mapping[str, Any]) -> Tur
     from chordage.tasks.schema import request_from
 
     fields = {name: value for name, value in options.items() if value is not None}
-    fields |= {"text": _text_from(text), "meta": _meta_from(options["meta"])}
+    fields |= {"text": text_from(text), "meta": _meta_from(options["meta"])}
     fields["limits"] = {"max_rounds": fields.pop("max_rounds", None), "timeout": fields.pop("max_seconds", None)}
     # Who may use the database of this machine is its owner; tasks, chores and the will come from the agent itself.
     origin = Origin(fields.setdefault("origin", Origin.INVOKE))
@@ -50,7 +50,7 @@ def request_of(settings: Settings, text: str, options: Mapping[str, Any]) -> Tur
     return request
 
 
-def _text_from(argument: str) -> str:
+def text_from(argument: str) -> str:
     """The message itself, or standard input for `-`."""
     if argument != "-":
         return argument

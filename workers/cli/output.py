@@ -114,6 +114,11 @@ def print_json(value: Any) -> None:
     click.echo(inert_json(json.dumps(value, default=plain, ensure_ascii=False, indent=2)))
 
 
+def print_json_line(value: Any) -> None:
+    """One of several JSON documents, each on a line of its own."""
+    click.echo(inert_json(json.dumps(value, default=plain, ensure_ascii=False)))
+
+
 def print_document(parts: Iterable[str]) -> None:
     """One JSON document on standard output, in the pieces in which it is made."""
     for part in parts:

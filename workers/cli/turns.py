@@ -1,16 +1,20 @@
-"""`chordage turns`, `threads`, `cancel` and `compact`: turns and threads in lists, and what can be done to one."""
+"""`chordage turns`, `threads`, `cancel`, `retry`, `steer` and `compact`: lists, and what can be done to one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from chordage.orchestrator.core.audit import CLI
+from chordage.orchestrator.core.audit import CLI, Audited
+from chordage.orchestrator.core.errors import Conflict
+from chordage.orchestrator.core.message import Message, Origin, Sender
 from chordage.orchestrator.core.prices import cost_text
 from chordage.orchestrator.core.status import TurnStatus
 from chordage.workers.cli.context import command_settings, open_runtime, open_store, send
+from chordage.workers.cli.message import SOURCE, text_from
 from chordage.workers.cli.output import json_option, plain, print_json, print_table, say, took
 
 if TYPE_CHECKING:
@@ -123,6 +127,69 @@ def cancel(turn_id: str, reason: str | None, as_json: bool) -> None:
     else:
         say(f"chordage: turn {turn_id} is done already; `chordage show {turn_id}` shows how it ended", err=True)
     raise click.exceptions.Exit(0 if ended else 1)
+
+
+@click.command()
+@click.argument("turn_id", metavar="TURN")
+@json_option
+def retry(turn_id: str, as_json: bool) -> None:
+    """Send the message of a turn again that ended without an answer, and print the id of the new turn.
+
+    A turn is retried once: the second time this prints the turn that was made then. Retry that one to try again.
+    """
+    from chordage.orchestrator import stages, views
+
+    settings = command_settings()
+    with open_runtime(settings) as rt:
+        turn_id = views.full_id(rt.store, views.IdKind.TURN, turn_id)
+        request = replace(views.retry_of(rt.store, turn_id), by=CLI, audited=Audited.RETRIED)
+        admitted, intents = stages.admit(rt, request)
+        send(settings, intents)
+    if admitted.duplicate:
+        say(f"chordage: turn {turn_id} was retried before; here is its new turn", err=True)
+    print_json(admitted) if as_json else say(admitted.turn_id)
+
+
+@click.command()
+@click.argument("some_id", metavar="TURN|RUN|THREAD")
+@click.argument("text")
+@json_option
+def steer(some_id: str, text: str, as_json: bool) -> None:
+    """Send TEXT (or - for standard input) into a run that is at work, and print the id of its turn.
+
+    The run takes it in at its next step, and a run that waits for decisions when they have come. If it ends before, the
+    message is the next turn of its thread.
+    """
+    from chordage.orchestrator import stages, views
+
+    settings = command_settings()
+    with open_runtime(settings) as rt:
+        run = views.run(rt.store, _run_of(rt.store, some_id))
+        content = Message(
+            origin=Origin.INVOKE, channel=None, sender=Sender.OWNER, thread_id=run.thread_id, text=text_from(text),
+            meta={},
+        )  # fmt: skip
+        request = views.steering_of(run, content, source=SOURCE, space=None, key=None)
+        admitted, intents = stages.admit(rt, replace(request, by=CLI))
+        send(settings, intents)
+    print_json(admitted) if as_json else say(admitted.turn_id)
+
+
+def _run_of(store: Store, some_id: str) -> str:
+    """Raises NotFound, and Conflict where nothing is at work."""
+    from chordage.orchestrator import views
+
+    kind, id_ = views.identify(store, some_id)
+    match kind:
+        case views.IdKind.RUN:
+            return id_
+        case views.IdKind.TURN:
+            run_id = views.turn(store, id_).run_id
+        case views.IdKind.THREAD:
+            run_id = views.open_run_on(store, id_)
+    if run_id is None:
+        raise Conflict(f"{kind.value} {id_} has no run to steer; `chordage submit TEXT --thread ID` sends a turn")
+    return run_id
 
 
 @click.command()

@@ -39,7 +39,11 @@ class ServerAddress:
         url = (base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is no address of a server: give base_url or {URL_VARIABLE} as {DEFAULT_URL!r}")
-        return cls(base_url=url, key=key or os.environ.get(KEY_VARIABLE) or None)
+        given = (key or os.environ.get(KEY_VARIABLE) or "").strip()  # a key that was read from a file ends its line
+        if not (given.isascii() and given.isprintable() and " " not in given):
+            problem = f"the key holds a character that no key has: give it as it was printed, as key or {KEY_VARIABLE}"
+            raise ConfigError(problem)
+        return cls(base_url=url, key=given or None)
 
     def options(self) -> dict[str, Any]:
         """Of the client of `httpx`. Proxies as everywhere in Chordage: this machine itself is reached directly."""

@@ -167,6 +167,12 @@ def test_message_that_is_known_is_not_sent_again(client):
     assert "nothing to do" in response.json()["detail"]
 
 
+def test_agent_that_is_not_there_is_said_first(client):
+    run(client)
+
+    assert client.post("/agui/nobody", json=given(runId="r2")).status_code == 404
+
+
 def test_messages_behind_a_failed_run_are_taken_without_it(client, rt):
     run(client, text="fail")
     history = [{"id": "u1", "role": "user", "content": "fail"}, {"id": "u2", "role": "user", "content": "hello"}]

@@ -15,7 +15,7 @@ from chordage.orchestrator.core.rates import Rate
 from chordage.orchestrator.gateways.rate_limits import Limited, RedisBuckets
 from chordage.workers import web
 from chordage.workers.bootstrap import quick_redis_from
-from support.web_server import PROBLEM, served, with_redis
+from support.web_server import PROBLEM, finish, served, with_redis
 
 pytestmark = pytest.mark.redis
 
@@ -55,6 +55,26 @@ def test_processes_count_the_requests_of_a_key_together(settings, key):
     assert 1 <= int(refused.headers["Retry-After"]) <= 100
     assert refused.headers["RateLimit"].startswith('"key";r=0;t=')
     assert "RateLimit-Policy" in refused.headers
+
+
+def test_every_answer_to_a_key_has_its_rate(client, key, rt):
+    client.headers.update(key())
+    turn_id = client.post("/turns", json={"text": "x"}).json()["turn_id"]
+    finish(rt, turn_id)
+    reader = stages.create_key(rt.store, KeyTerms(name="r", scopes=frozenset({KeyScope.READ})), CLI, rt.now())
+    answers = {
+        "stream": client.get(f"/turns/{turn_id}/events"),
+        "unchanged": client.get(f"/turns/{turn_id}", headers={"If-None-Match": "*"}),
+        "no scope": client.post("/turns", json={"text": "x"}, headers={"X-Api-Key": reader.text}),
+        "not there": client.get("/turns/nope"),
+        "of a face": client.get("/v1/models/nope"),
+        "wrong": client.post("/turns", json={}),
+    }
+
+    assert {name: answer.status_code for name, answer in answers.items()} == {
+        "stream": 200, "unchanged": 304, "no scope": 403, "not there": 404, "of a face": 404, "wrong": 422,
+    }  # fmt: skip
+    assert [name for name, answer in answers.items() if "RateLimit" not in answer.headers] == []
 
 
 def test_keys_of_a_tenant_share_a_rate(settings, key):

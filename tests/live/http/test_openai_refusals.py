@@ -49,6 +49,7 @@ def refused(response: httpx.Response) -> tuple[int, str, str | None]:
         ({"store": False}, "store"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"prompt": {"id": "p"}}, "prompt"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
     ],
 )

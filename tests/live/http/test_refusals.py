@@ -94,6 +94,31 @@ def test_a_body_that_is_no_json_is_a_problem_document(client, content):
     assert response.headers["Content-Type"] == PROBLEM
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b'{"text": "\xff"}', "byte 10 is not UTF-8"), ('{"meta": {"a": ' + "9" * 5000 + "}}", "too many digits")],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_the_reason(client, content, problem):
+    response = client.post("/turns", content=content, headers={"Content-Type": "application/json"})
+
+    assert response.status_code == 400
+    assert problem in response.json()["detail"]
+
+
+def test_a_request_without_a_body_says_that_it_sends_json_too(client):
+    refused = client.post("/turns/t/retry")
+
+    assert (refused.status_code, client.post("/turns/t/retry", json={}).status_code) == (415, 404)
+    assert refused.json()["detail"].endswith("Content-Type: application/json, also where the request has no body")
+
+
+@pytest.mark.parametrize("path", ["/health", "/live", "/ready"])
+def test_a_monitor_may_send_head(client, path):
+    response = client.head(path)
+
+    assert (response.status_code, response.text) == (200, "")
+
+
 @pytest.mark.parametrize("wait", ["-1", "61", "nan", "soon"])
 def test_a_wait_out_of_bounds_is_refused_before_anything_is_stored(client, rt, wait):
     response = client.post(f"/turns?wait={wait}", json={"text": "x"})

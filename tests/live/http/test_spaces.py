@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chordage.orchestrator import stages, views
+from chordage.orchestrator.core.callers import KeyScope
 from chordage.orchestrator.core.errors import InvalidMessage, NotFound
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
 from chordage.tasks import names
@@ -15,6 +16,7 @@ from support.web_server import finish, served
 
 pytestmark = pytest.mark.redis
 
+SEES_ITS_OWN = [KeyScope.READ, KeyScope.PAYLOADS]
 FOREIGN = ["tg:2", "mail:ada@example.org", "hook:github:7", "task:x", "chore:x", "will:ada", "child:1", "invoke:1", "t"]
 
 
@@ -137,6 +139,42 @@ def test_page_of_the_inbox_is_full_of_the_callers_own(client, rt):
 
     assert {one["thread_id"] for one in found["data"]} == {"api:a"}
     assert len(found["data"]) == 2
+
+
+@pytest.mark.usefixtures("asking")
+@pytest.mark.parametrize("scopes", [SEES_ITS_OWN, [*SEES_ITS_OWN, KeyScope.OPERATE]])
+def test_every_list_and_path_takes_the_name_that_a_caller_gave_its_thread(client, rt, key, scopes):
+    asking_room.waiting_turn(rt, "send", thread_id="api:a")
+    asking_room.waiting_turn(rt, "send", thread_id="api:b")
+    client.headers.update(key(*scopes))
+
+    for name in ("a", "api:a"):
+        for path, query in (
+            ("turns", "thread_id"),
+            ("runs", "thread_id"),
+            ("inbox", "thread_id"),
+            ("inbox", "root_thread"),
+        ):
+            found = client.get(f"/{path}", params={query: name}).json()["data"]
+            assert {one["thread_id"] for one in found} == {"api:a"}, (path, query)
+        assert client.get(f"/threads/{name}").json()["thread_id"] == "api:a"
+        assert client.get(f"/threads/{name}/history").json()["data"][0]["text"] == "send"
+        with client.stream("GET", f"/threads/{name}/events") as events:
+            assert events.status_code == 200
+    if KeyScope.OPERATE in scopes:
+        assert client.post("/threads/a/fork", json={}).json()["forked_from"] == "api:a"
+        body = {"action": "cancel", "filter": {"status": ["waiting"], "thread_id": "a"}}
+        assert client.post("/bulk/count", json=body).json()["number"] == 1
+
+
+def test_a_name_hides_no_thread_whose_id_it_is_from_an_operator(client, rt, key):
+    said_on(rt, "tg:2")
+    finish(rt, client.post("/turns", json={"text": "mine", "thread_id": "tg:2"}).json()["turn_id"])
+    client.headers.update(key())
+
+    assert client.get("/threads/tg:2").json()["thread_id"] == "tg:2"
+    assert client.get("/threads/api:tg:2").json()["thread_id"] == "api:tg:2"
+    assert [one["text"] for one in client.get("/turns?thread_id=tg:2").json()["data"]] == ["a secret"]
 
 
 OF_A_STEPPED_TURN = {

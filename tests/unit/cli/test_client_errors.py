@@ -132,8 +132,10 @@ def test_a_wrong_setting_is_named(chordage):
 
 READERS = [
     ("turns",), ("threads",), ("show", "x"), ("inbox",), ("approve", "x"), ("deny", "x"), ("cancel", "x"),
+    ("retry", "x"), ("steer", "x", "y"),
     ("compact", "x"), ("migrate", "--check"), ("submit", "x"), ("pulse",), ("pulse", "run", "x"), ("channels",),
     ("deliveries",), ("deliveries", "retry", "1"), ("bus", "status"), ("bus", "rebuild"), ("groups",), ("trace", "x"),
+    ("tail", "x"),
 ]  # fmt: skip
 
 

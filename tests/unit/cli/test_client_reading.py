@@ -12,6 +12,7 @@ from chordage.orchestrator.store import schema_version
 from chordage.tasks.schema import request_from
 from chordage.workers import local
 from chordage.workers.bootstrap import runtime_from
+from chordage.workers.cli import tail
 
 
 @pytest.fixture
@@ -220,3 +221,91 @@ def test_a_turn_a_run_and_a_thread_are_called_the_same_wherever_programs_read_of
         assert "id" not in one
     assert (thread["thread_id"], "id" in thread) == ("t", False)
     assert json.loads(chordage("cancel", told["turn_id"], "--json").stdout)["turn_id"] == told["turn_id"]
+
+
+def test_a_failed_turn_is_sent_again_once(chordage, rt):
+    chordage("invoke", "fail", "--thread", "t")
+    (failed,) = views.turns(rt.store)
+
+    first, second = chordage("retry", failed.turn_id[:23]), chordage("retry", failed.turn_id, "--json")
+
+    again, _ = views.turns(rt.store)
+    assert (first.exit_code, first.stdout) == (0, f"{again.turn_id}\n")
+    assert (again.text, again.thread_id) == ("fail", "t")
+    assert json.loads(second.stdout)["duplicate"]
+    assert "was retried before; here is its new turn" in second.stderr
+
+
+def test_an_answered_turn_is_not_sent_again(chordage, rt):
+    chordage("invoke", "hello")
+    (answered,) = views.turns(rt.store)
+
+    done = chordage("retry", answered.turn_id)
+
+    assert (done.exit_code, "there is nothing to retry" in done.stderr) == (1, True)
+    assert len(views.turns(rt.store)) == 1
+
+
+@pytest.mark.parametrize("kind", ["turn", "run", "thread"])
+def test_a_message_is_sent_into_a_run_that_is_at_work(chordage, rt, kind):
+    turn_id = admit(rt, "hello", thread_id="t")
+    due = local.begin(rt, views.turn(rt.store, turn_id))
+    ids = {"turn": turn_id, "run": views.turn(rt.store, turn_id).run_id, "thread": "t"}
+
+    sent = chordage("steer", ids[kind], "and in Porto?")
+    local.carry_out(rt, due)
+
+    steered = views.turn(rt.store, sent.stdout.strip())
+    assert (sent.exit_code, steered.disposition, steered.text) == (0, "steered", "and in Porto?")
+    assert steered.sender == "owner"
+
+
+def test_what_is_not_at_work_is_not_steered(chordage, rt):
+    queued = admit(rt, "hello", thread_id="q")
+    chordage("invoke", "hello", "--thread", "t")
+
+    for some_id, problem in (
+        (queued, "has no run to steer"),
+        ("t", "has no run to steer"),
+        ("nope", "there is no turn"),
+    ):
+        done = chordage("steer", some_id, "x")
+        assert (done.exit_code, problem in done.stderr) == (1, True), done.stderr
+    assert len(views.turns(rt.store)) == 2
+
+
+def test_a_turn_is_followed_to_its_end(chordage, rt):
+    chordage("invoke", "hello", "--thread", "t")
+    (turn,) = views.turns(rt.store)
+
+    lines = [line.split("  ") for line in chordage("tail", "t").stdout.splitlines()]
+    events = [json.loads(line) for line in chordage("tail", turn.run_id, "--json").stdout.splitlines()]
+
+    kinds = ["turn.queued", "run.started", "model.replied", "run.finished", "turn.ended"]
+    assert [line[1] for line in lines] == [event["kind"] for event in events] == kinds
+    assert "You said: hello" in lines[2][-1]
+    assert (events[-1]["turn_id"], events[-1]["data"]["disposition"]) == (turn.turn_id, "answered")
+
+
+def test_what_happens_to_a_turn_later_is_followed_too(chordage, rt, monkeypatch):
+    turn_id = admit(rt, "hello", thread_id="t")
+    monkeypatch.setattr(tail.time, "sleep", lambda _: stages.cancel_turn(rt, turn_id, "changed my mind"))
+
+    followed = chordage("tail", turn_id, "--json")
+
+    events = [json.loads(line) for line in followed.stdout.splitlines()]
+    assert [event["kind"] for event in events] == ["turn.queued", "turn.ended"]
+    assert (followed.exit_code, events[1]["data"]["disposition"]) == (0, "cancelled")
+
+
+def test_who_stops_following_reads_that_the_turn_continues(chordage, rt, monkeypatch):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    turn_id = admit(rt, "hello", thread_id="t")
+    monkeypatch.setattr(tail.time, "sleep", stop)
+
+    stopped = chordage("tail", turn_id)
+
+    assert (stopped.exit_code, f"turn {turn_id} continues" in stopped.stderr) == (130, True)
+    assert views.turn(rt.store, turn_id).status == "queued"

@@ -37,6 +37,12 @@ def test_the_key_is_alone_on_standard_output(chordage, database):
     assert parts.secret not in done.stderr
 
 
+def test_a_key_is_made_for_a_program_too(chordage, database):
+    made = json.loads(chordage(*MAKE, "--json").stdout)
+
+    assert stages.find_key(database, made["id"]).fits(rules.parse(made["secret"]).secret)
+
+
 def test_a_key_has_what_was_given(chordage, database):
     more = ("--scope", "read", "--tenant", "acme", "--agent", "ada", "--agent", "bob", "--group", "task")
     chordage(*MAKE, *more, "--expires", "90d")

@@ -46,6 +46,21 @@ def test_a_message_is_sent_with_its_fields_and_the_key(client, fleet):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_end_of_the_line_behind_a_key_is_no_part_of_it(kind, fleet):
+    fleet.answers = [answer(STORED, 202)]
+    Driven(kind, fleet, key="ck_1\n").submit("hi")
+
+    assert fleet.requests[0].headers["authorization"] == "Bearer ck_1"
+
+
+@pytest.mark.parametrize("key", ["ck_1\nck_2", "ck_1 ck_2", "ck_é"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key):
+    with pytest.raises(chordage.ConfigError, match="a character that no key has") as refusal:
+        chordage.Client("http://fleet.example", key=key)
+    assert "ck_" not in str(refusal.value)
+
+
 def test_what_is_no_json_is_refused_before_it_is_sent(client, fleet):
     with pytest.raises(chordage.InvalidMessage, match="object at"):
         client.submit("hi", meta={"x": object()})
