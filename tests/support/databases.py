@@ -81,8 +81,16 @@ class Databases:
         template = self._template(backend)
         if backend == "postgres":
             return self._free.pop() if self._free else self._copy_of(template)
-        copy = self.empty(backend)
-        shutil.copy(_file(template), _file(copy))  # with its mode: one that others could read is logged
+        return self._copied(template)
+
+    def copied(self, url: str) -> str:
+        """A copy of a database of SQLite that nothing has open: for tests that fill one with many rows."""
+        _fold_log_in(_file(url))
+        return self._copied(url)
+
+    def _copied(self, url: str) -> str:
+        copy = self.empty("sqlite")
+        shutil.copy(_file(url), _file(copy))  # with its mode: one that others could read is logged
         return copy
 
     def _copy_of(self, template: str) -> str:
