@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -68,7 +69,7 @@ class Databases:
         self._upgrade = upgrade
         self._numbers = itertools.count()
         self._template = functools.cache(self._make_template)
-        self._copies: set[str] = set()  # of the template, in PostgreSQL
+        self._copies: dict[str, psycopg.Connection] = {}  # of the template, in PostgreSQL, with what empties each
         self._shape: emptying.Shape | None = None
         self._free: list[str] = []  # those of them that are not in use
 
@@ -95,20 +96,25 @@ class Databases:
 
     def _copy_of(self, template: str) -> str:
         url = self._postgres().create_database(template)
-        self._copies.add(url)
-        self._shape = self._shape or emptying.shape_of(url)
+        self._copies[url] = emptying.connected(url)
+        self._shape = self._shape or emptying.shape_of(self._copies[url])
         return url
 
     def drop(self, url: str) -> None:
-        if url in self._copies and self._shape and emptying.emptied(url, self._shape):
+        if url in self._copies and self._shape and emptying.emptied(self._copies[url], self._shape):
             self._free.append(url)
             return
         if not url.startswith("sqlite"):
-            self._copies.discard(url)
+            if url in self._copies:
+                self._copies.pop(url).close()
             self._postgres().drop_database(url)
             return
         for file in _file(url).parent.glob(f"{_file(url).name}*"):
             file.unlink()
+
+    def close(self) -> None:
+        for connection in self._copies.values():
+            connection.close()
 
     def _make_template(self, backend: str) -> str:
         url = self.empty(backend)
@@ -140,8 +146,11 @@ def _upgrade(url: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def databases(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Databases:
-    return Databases(tmp_path_factory.mktemp("databases"), lambda: request.getfixturevalue("postgres_server"), _upgrade)
+def databases(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Databases]:
+    folder = tmp_path_factory.mktemp("databases")
+    made = Databases(folder, lambda: request.getfixturevalue("postgres_server"), _upgrade)
+    yield made
+    made.close()
 
 
 @pytest.fixture

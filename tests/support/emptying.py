@@ -20,29 +20,26 @@ COUNTERS = "SELECT sequencename FROM pg_sequences WHERE schemaname = current_sch
 Shape = tuple[frozenset[str], int]
 
 
-def shape_of(url: str) -> Shape:
-    """To see whether a test has changed more than rows."""
-    with _connected(url) as connection:
-        return _shape(connection)
-
-
-def emptied(url: str, shape: Shape) -> bool:
-    """False where it is better thrown away: not as the migration left it, crowded, or not to be reached."""
-    try:
-        with _connected(url) as connection:
-            connection.execute(ALONE)
-            return _shape(connection) == shape and _empty(connection)
-    except psycopg.Error:
-        return False
-
-
-def _connected(url: str) -> psycopg.Connection:
+def connected(url: str) -> psycopg.Connection:
+    """Kept for the time in which the database is emptied again and again: what a connection knows of its tables and
+    indexes takes longer to read than all of them to empty.
+    """
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     options = f"-c search_path={SCHEMA}"
     return psycopg.connect(address, autocommit=True, connect_timeout=10, options=options)
 
 
-def _shape(connection: psycopg.Connection) -> Shape:
+def emptied(connection: psycopg.Connection, shape: Shape) -> bool:
+    """False where it is better thrown away: not as the migration left it, crowded, or not to be reached."""
+    try:
+        connection.execute(ALONE)
+        return shape_of(connection) == shape and _empty(connection)
+    except psycopg.Error:
+        return False
+
+
+def shape_of(connection: psycopg.Connection) -> Shape:
+    """To see whether a test has changed more than rows."""
     tables = frozenset(name for (name,) in connection.execute(TABLES))
     found = connection.execute(INDEXES).fetchone()
     assert found is not None

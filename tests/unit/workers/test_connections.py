@@ -100,7 +100,8 @@ def test_threads_never_take_more_than_they_may_and_all_are_served(migrated_datab
         both_kinds.wait(20)
         with store.write() if number % 2 else store.single() as tx:
             tx.execute(text("SELECT pg_sleep(0.02)"))
-            count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            ours = "datname = current_database() AND application_name LIKE 'chordage%'"
+            count = f"SELECT count(*) FROM pg_stat_activity WHERE {ours}"
             return tx.execute(text(count)).scalar()
 
     with ThreadPoolExecutor(24) as pool:
