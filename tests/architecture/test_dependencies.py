@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from importlib.metadata import packages_distributions
 
@@ -39,6 +40,7 @@ def requirements():
     return [Requirement(line) for line in listed]
 
 
+@functools.cache
 def imported(*folders):
     """Distributions that modules of ours import, wherever the import is; by name, also those imported by string."""
     names = set()

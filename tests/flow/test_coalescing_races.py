@@ -43,17 +43,17 @@ def all_at_once(jobs: Sequence[Callable[[], str]]) -> list[str]:
         return [job.result() for job in [pool.submit(job) for job in jobs]]
 
 
-def test_a_thousand_triggers_from_all_sides_while_a_chore_runs_are_one_further_turn(crowd: World) -> None:
+def test_hundreds_of_triggers_from_all_sides_while_a_chore_runs_are_one_further_turn(crowd: World) -> None:
     crowd.models.script = lambda prompt: spoken("ok")
     crowd.submit("first", **CHORE)
     crowd.deliver(crowd.pending.pop(0))
 
-    came = all_at_once([lambda n=n: trigger(crowd, n) for n in range(1_000)])
+    came = all_at_once([lambda n=n: trigger(crowd, n) for n in range(200)])
     crowd.run_dry()
 
     ends = Counter(turn["disposition"] for turn in crowd.rows("turns"))
-    assert ends == {"answered": 2, "merged": 999}
-    assert len(set(came)) == 1_000
+    assert ends == {"answered": 2, "merged": 199}
+    assert len(set(came)) == 200
     assert len(crowd.rows("runs")) == 2
     check_all(crowd.store)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sqlalchemy import JSON, Column, String, Table, insert, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
@@ -459,7 +461,7 @@ def test_streams_in_redis_keep_nothing_of_it(world: World, redis_url: str) -> No
 def test_redis_that_is_away_is_an_error_with_a_name() -> None:
     from chordage.orchestrator.core.errors import Unavailable
 
-    client = Redis(port=1, socket_connect_timeout=0.2)
+    client = Redis(port=1, socket_connect_timeout=0.2, retry=Retry(NoBackoff(), 1))
     with pytest.raises(Unavailable, match="Redis does not delete what it has of these threads"):
         RedisErasure(client, prefix="b:").erase(["t"], ["r"], ["u"])
 

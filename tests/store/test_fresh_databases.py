@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pytest
 from sqlalchemy import inspect, text
 
 from chordage.orchestrator.store.database import Store
+from support.rows import a_run
 
 
 def tables(url):
@@ -30,3 +32,33 @@ def test_two_databases_of_one_test_share_nothing(backend, migrated_database_url)
 
     assert "chordage_version" not in tables(first)
     assert "chordage_version" in tables(second)
+
+
+@pytest.mark.postgres
+def test_a_database_that_is_used_again_has_no_row_of_the_test_before(databases):
+    url = databases.migrated("postgres")
+    with closing(Store(url)) as store:
+        a_run(store)
+    databases.drop(url)
+
+    assert databases.migrated("postgres") == url
+    with closing(Store(url)) as store, store.read() as tx:
+        counts = [tx.execute(text(f"SELECT count(*) FROM {table}")).scalar() for table in ("journal", "runs", "turns")]
+    databases.drop(url)
+    assert counts == [0, 0, 0]
+
+
+@pytest.mark.postgres
+def test_a_session_that_is_kept_is_as_new(migrated_database_url):
+    url, pids = migrated_database_url("postgres"), []
+    for _ in range(2):
+        with closing(Store(url, pool_size=1)) as store, store.read() as tx:
+            pids.append(tx.execute(text("SELECT pg_backend_pid()")).scalar())
+            assert tx.execute(text("SHOW application_name")).scalar() != "mine"
+            assert tx.execute(text("SELECT to_regclass('left_over')")).scalar() is None
+            assert tx.execute(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")).scalar() == 0
+            tx.execute(text("SET application_name = 'mine'"))
+            tx.execute(text("CREATE TEMPORARY TABLE left_over (n integer)"))
+            tx.execute(text("SELECT pg_advisory_lock(7)"))
+
+    assert pids[0] == pids[1]

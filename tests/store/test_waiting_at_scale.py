@@ -1,4 +1,4 @@
-"""Ten thousand runs that wait for a person cost a sweep, and everybody else, what ten cost."""
+"""Thousands of runs that wait for a person cost a sweep, and the turns of others, what ten cost."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import event, insert, text, update
+from sqlalchemy import event, text, update
 
 from chordage.orchestrator import stages
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.store import groups, schema, turns
 from chordage.orchestrator.store.database import Store
+from support.backlog import load
+from support.databases import BACKENDS, Databases
 from support.rows import NOW, admit
 from support.world import World
 
-FEW, MANY = 10, 10_000
+FEW, MANY = 10, 2_000
+VERY_MANY = 10_000
 BEHIND = 3  # turns behind each run that waits
 SWEEPS = 8
 AT_FIRST = {"resends": 0, "expiries": 0}
@@ -55,20 +58,20 @@ def waits(n: int) -> dict[str, dict]:
 
 def crowded(store: Store, number: int) -> Store:
     made = [waits(n) for n in range(number)]
-    with store.unlimited() as tx:  # a busy machine takes longer than a transaction may
-        for table in ("threads", "turns", "runs", "calls", "suspensions"):
-            tx.execute(insert(schema.metadata.tables[table]), [rows[table] for rows in made])
+    tables = ("threads", "turns", "runs", "calls", "suspensions")
+    load(store, {schema.metadata.tables[table]: [rows[table] for rows in made] for table in tables})
     return store
 
 
-@pytest.fixture
-def crowd(database_url: str, migrated_database_url, backend: str) -> Iterator[list[World]]:
+@pytest.fixture(scope="module", params=BACKENDS)
+def crowd(request: pytest.FixtureRequest, databases: Databases) -> Iterator[list[World]]:
     """One world with few that wait, one with many."""
-    urls = (database_url, migrated_database_url(backend))
+    urls = [databases.migrated(request.param) for _ in range(2)]
     worlds = [World(crowded(Store(url), number)) for url, number in zip(urls, (FEW, MANY), strict=True)]
     yield worlds
-    for world in worlds:
+    for world, url in zip(worlds, urls, strict=True):
         world.close()
+        databases.drop(url)
 
 
 def statements_of(world: World, work) -> int:
@@ -87,7 +90,7 @@ def a_turn_is_answered(world: World) -> None:
     assert world.row("turns", id=turn)["disposition"] == "answered"
 
 
-def test_a_sweep_sends_as_many_statements_for_ten_thousand_as_for_ten(crowd):
+def test_a_sweep_sends_as_many_statements_for_thousands_as_for_ten(crowd):
     few, many = (statements_of(world, sweep_finds_nothing) for world in crowd)
 
     assert few == many
@@ -173,8 +176,7 @@ def queue_behind(store: Store, number: int) -> None:
         for n in range(number)
         for k in range(BEHIND)
     ]
-    with store.unlimited() as tx:
-        tx.execute(insert(schema.turns), [turn | {"started_at": None} for turn in due])
+    load(store, {schema.turns: [turn | {"started_at": None} for turn in due]})
 
 
 def test_no_line_behind_a_waiting_run_is_worth_more_than_a_look(watched):
@@ -200,8 +202,8 @@ def pages_touched(store: Store) -> int:
 
 @pytest.mark.postgres
 def test_a_sweep_touches_few_pages_whatever_is_queued_behind_waiting_runs(migrated_database_url):
-    store = crowded(Store(migrated_database_url("postgres"), pool_size=1), MANY)
-    queue_behind(store, MANY)
+    store = crowded(Store(migrated_database_url("postgres"), pool_size=1), VERY_MANY)
+    queue_behind(store, VERY_MANY)
     with store.read() as tx:
         tx.execute(text("ANALYZE"))
     world = World(store)

@@ -12,7 +12,7 @@ from chordage.orchestrator.store.schema import groups, metadata
 MANY = 2_000  # dead rows slow the tests down that come after
 ALONE = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> ALL(%s)"
 )
 INDEXES = "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema()"
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
@@ -20,29 +20,28 @@ COUNTERS = "SELECT sequencename FROM pg_sequences WHERE schemaname = current_sch
 Shape = tuple[frozenset[str], int]
 
 
-def shape_of(url: str) -> Shape:
-    """To see whether a test has changed more than rows."""
-    with _connected(url) as connection:
-        return _shape(connection)
-
-
-def emptied(url: str, shape: Shape) -> bool:
-    """False where it is better thrown away: not as the migration left it, crowded, or not to be reached."""
-    try:
-        with _connected(url) as connection:
-            connection.execute(ALONE)
-            return _shape(connection) == shape and _empty(connection)
-    except psycopg.Error:
-        return False
-
-
-def _connected(url: str) -> psycopg.Connection:
+def connected(url: str) -> psycopg.Connection:
+    """Kept for the time in which the database is emptied again and again: what a connection knows of its tables and
+    indexes takes longer to read than all of them to empty.
+    """
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     options = f"-c search_path={SCHEMA}"
     return psycopg.connect(address, autocommit=True, connect_timeout=60, options=options)
 
 
-def _shape(connection: psycopg.Connection) -> Shape:
+def emptied(connection: psycopg.Connection, shape: Shape, kept: list[int]) -> bool:
+    """False where it is better thrown away: not as the migration left it, crowded, or not to be reached. All sessions
+    but the `kept` are ended.
+    """
+    try:
+        connection.execute(ALONE, [kept])
+        return shape_of(connection) == shape and _empty(connection)
+    except psycopg.Error:
+        return False
+
+
+def shape_of(connection: psycopg.Connection) -> Shape:
+    """To see whether a test has changed more than rows."""
     tables = frozenset(name for (name,) in connection.execute(TABLES))
     found = connection.execute(INDEXES).fetchone()
     assert found is not None
