@@ -57,9 +57,9 @@ def fault_of_question(question: Question) -> str | None:
     """Why no answer could fit, or the default does not. Such a question would stay open for ever."""
     if question.schema is None:
         return None
-    from chordage.orchestrator.gateways import output_forms, schemas  # heavy: only its users pay for it
+    from chordage.orchestrator.gateways import schemas  # heavy: only its users pay for it
 
-    if (fault := output_forms.fault_of(question.schema)) is not None:
+    if (fault := schemas.fault_of(question.schema)) is not None:
         return f"the schema is none: {fault}"
     try:
         misfit = schemas.complaint_about(question.default, question.schema)
