@@ -84,7 +84,8 @@ def checked_question(prompt: str, schema: Any, expires_in: float | None, default
     """The parts of a question that users' code asks, as they can be stored. Raises ValueError: a question that cannot
     be stored, shown or answered is refused where it is asked.
     """
-    prompt = text_of(prompt, "the prompt, which says what has to be decided,")
+    must(not isinstance(prompt, str) or prompt.strip(), "the prompt is blank; say what has to be decided")
+    prompt = text_of(prompt, "the prompt")
     must(len(prompt) <= PROMPT_MAX, f"the prompt has {len(prompt)} characters; give at most {PROMPT_MAX}")
     must(schema is None or isinstance(schema, dict), f"the schema must be a JSON Schema, as a dict; got {schema!r}")
     must_be_json(schema, "the schema")

@@ -98,7 +98,9 @@ class Block:
     reason: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", text_of(self.reason, "the reason of a block, all that the model learns,"))
+        is_blank = isinstance(self.reason, str) and not self.reason.strip()
+        must(not is_blank, "a block needs a reason: it is all the model learns")
+        object.__setattr__(self, "reason", text_of(self.reason, "the reason of a block"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
