@@ -15,10 +15,12 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from types import UnionType
+from typing import Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 import structlog
 
@@ -31,6 +33,7 @@ from chordage.orchestrator.core.intents import CallHere, CallModel, CallTool, Di
 from chordage.orchestrator.core.leases import LeaseRules
 from chordage.orchestrator.core.model import Prompt, Reply, Said
 from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.core.text import one_of
 from chordage.orchestrator.core.transcript import build
 from chordage.orchestrator.gateways.models.catalog import ModelCatalog
 from chordage.orchestrator.gateways.models.providers import SCRIPTED, TableProviders
@@ -45,7 +48,7 @@ from chordage.orchestrator.gateways.tools.toolbox import ToolBox
 from chordage.orchestrator.plugins.loading import PluginSets
 from chordage.orchestrator.store import journal, schema_version
 from chordage.orchestrator.store.database import Store
-from chordage.orchestrator.system.user_code import SideThread, SideThreads
+from chordage.orchestrator.system.user_code import SideThread, SideThreads, words_of
 from chordage.orchestrator.views.approvals import OpenQuestion
 from chordage.orchestrator.views.calls import CallView
 from chordage.orchestrator.views.runs import ToolRound
@@ -211,13 +214,14 @@ class World:
             raise WorldError(f"agent {name!r} has no model: give model=ScriptedModel([...]) or a list of replies")
         form = None if output is None else SchemaForm(output) if isinstance(output, dict) else ModelForm(output)
         try:
+            options = _as_declared(AgentSpec, options)
             spec = AgentSpec(
                 name=name, model=f"world:{name}", tools=tuple(f"world:{tool.__name__}" for tool in tools),
                 agents=tuple(SubAgent(agent=other) for other in agents),
                 plugins=tuple(use if isinstance(use, PluginUse) else PluginUse(use=use) for use in plugins),
                 output=None if form is None else OutputUse(schema=form.schema), **options,
             )  # fmt: skip
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise WorldError(f"agent {name!r}: {error}") from error
         self._agents[name] = _WorldAgent(spec=spec, tools=_declared(name, tools), model=speaker, output=form)
         return speaker
@@ -486,7 +490,7 @@ class World:
             self.note("tool", f"{order.tool} asks for a decision")
             raise
         except Exception as error:
-            self.note("tool", f"{order.tool} raises {type(error).__name__}: {error}")
+            self.note("tool", f"{order.tool} raises {type(error).__name__}: {words_of(error)}")
             self._after_tool(execution)
             raise
         finally:
@@ -711,6 +715,35 @@ class _UntimedSeries:
 
     def finish(self, *, abort: Abort, on_progress: Callable[[str], None]) -> ToolOutcome | None:
         return self.series.finish(abort=abort, on_progress=on_progress)
+
+
+def _as_declared(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as a file has them, as fields of this dataclass: "wait" as MixedRound.WAIT, a table as Limits."""
+    hints = get_type_hints(kind)
+    declared: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            declared[name] = _value_of(hints.get(name, Any), value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from error
+    return declared
+
+
+def _value_of(hint: Any, value: Any) -> Any:
+    inner = get_args(hint)
+    if value is None or hint is Any:
+        return value
+    if get_origin(hint) is UnionType:
+        return _value_of(inner[0], value)
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_value_of(inner[0], member) for member in value)
+    if get_origin(hint) is dict and isinstance(value, dict):
+        return {key: _value_of(inner[1], member) for key, member in value.items()}
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return one_of(hint, value, "the value")
+    if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
+        return hint(**_as_declared(hint, dict(value)))
+    return value
 
 
 def _declared(agent: str, tools: Sequence[Callable[..., Any]]) -> dict[str, Tool]:

@@ -9,8 +9,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from chordage.orchestrator.core.limits import LONGEST
 from chordage.orchestrator.core.reasons import BY_A_MESSAGE, Reason
 from chordage.orchestrator.core.status import CallStatus
+from chordage.orchestrator.core.text import clean_json, must, must_be_json, text_of
+
+PROMPT_MAX = 65_536  # characters: as many as the model reads of a result
 
 
 class ResumeMode(StrEnum):
@@ -76,6 +80,23 @@ class Question:
     default: Any = None
 
 
+def checked_question(prompt: str, schema: Any, expires_in: float | None, default: Any) -> dict[str, Any]:
+    """The parts of a question that users' code asks, as they can be stored. Raises ValueError: a question that cannot
+    be stored, shown or answered is refused where it is asked.
+    """
+    must(not isinstance(prompt, str) or prompt.strip(), "the prompt is blank; say what has to be decided")
+    prompt = text_of(prompt, "the prompt")
+    must(len(prompt) <= PROMPT_MAX, f"the prompt has {len(prompt)} characters; give at most {PROMPT_MAX}")
+    must(schema is None or isinstance(schema, dict), f"the schema must be a JSON Schema, as a dict; got {schema!r}")
+    must_be_json(schema, "the schema")
+    must_be_json(default, "the default")
+    must(
+        expires_in is None or 0 < expires_in <= LONGEST,
+        f"expires_in must be more than 0 seconds and at most {LONGEST:.0f}, or left out; got {expires_in!r}",
+    )
+    return {"prompt": prompt, "schema": clean_json(schema), "default": clean_json(default)}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspension:
     id: str
@@ -135,6 +156,7 @@ class Decision:
 
 EXPIRY = "expiry"  # the source of a decision that the engine makes when none came in time
 UNDECIDED = "No decision came in time."  # the reason of a question that expired
+UNANSWERED = "No answer came in time."  # ... where no person was asked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

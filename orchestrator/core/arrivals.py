@@ -42,7 +42,7 @@ def effective_when_busy(request: TurnRequest, agent: AgentSpec, now: datetime) -
     """
     default = WhenBusy.ENQUEUE if request.message.origin in SELF_MADE else agent.when_busy
     when_busy = request.when_busy or default
-    for_later = request.not_before is not None and request.not_before > now
+    for_later = is_for_later(request, now)
     needs_own_run = request.control is Control.STEP or bool(request.limits)
     resumes = request.when_busy is None and bool(request.decisions)
     is_queued = (
@@ -53,12 +53,19 @@ def effective_when_busy(request: TurnRequest, agent: AgentSpec, now: datetime) -
     return WhenBusy.ENQUEUE if is_queued else when_busy
 
 
+def is_for_later(request: TurnRequest, now: datetime) -> bool:
+    """Such a message only queues: it does nothing to the run that is open when it comes."""
+    return request.not_before is not None and request.not_before > now
+
+
 def end_of(
-    run: Run, request: TurnRequest, agent: AgentSpec, when_busy: WhenBusy, *, children_work: bool = False
+    run: Run, request: TurnRequest, agent: AgentSpec, when_busy: WhenBusy, now: datetime, *, children_work: bool = False
 ) -> Ending | None:
     """How this message ends the open run of its thread; None when it does not. A run also counts as working while its
     consumer holds it, or while it waits for sub-agents alone: no person was asked anything.
     """
+    if is_for_later(request, now):
+        return None
     is_working = run.status is RunStatus.RUNNING or run.reason is Reason.HELD or children_work
     # An agent's default must not let its chores end a chat.
     may_end = request.when_busy is not None or group_of(request).rank <= run.group.rank

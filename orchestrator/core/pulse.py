@@ -124,16 +124,24 @@ def _of_schedule(item: WorkItem, row: PulseRow, now: datetime) -> PulseStep:
     assert item.schedule is not None
     was_paused = row.paused
     row = replace(row, paused=item.paused)
-    if row.schedule != item.schedule_words:  # a new schedule begins now
+    begins_ahead = row.anchor is not None and row.anchor > now + AHEAD
+    if row.schedule != item.schedule_words or begins_ahead:  # a new schedule begins now
         row = replace(row, schedule=item.schedule_words, anchor=now, next_due=_not_before(item.schedule, now, now))
     elif was_paused and not item.paused and row.next_due is not None and row.next_due <= now:
         assert row.anchor is not None  # times inside the pause are skipped
         missed = times_until(item.schedule, row.anchor, row.next_due, now - timedelta(microseconds=1))
         row = replace(row, next_due=_not_before(item.schedule, row.anchor, now), missed=row.missed + missed)
+    elif row.last_slot is not None and row.last_slot > now + AHEAD:
+        assert row.anchor is not None  # a clock that was ahead has used up times that are still to come
+        due = _not_before(item.schedule, row.anchor, now)
+        row = replace(row, next_due=min((time for time in (row.next_due, due) if time is not None), default=None))
     row = replace(row, state=PulseState.DONE if row.next_due is None else PulseState.LIVE)
     if row.next_due is None or item.paused or row.open or row.next_due > now:
         return PulseStep(row=row)
     return _fire(item, row, row.next_due, now)
+
+
+AHEAD = timedelta(minutes=1)  # by which the clocks of hosts never differ, unless one is wrong
 
 
 def _fire(item: WorkItem, row: PulseRow, due: datetime, now: datetime) -> PulseStep:

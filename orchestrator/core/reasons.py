@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from chordage.orchestrator.core.status import Disposition
+from chordage.orchestrator.core.text import clean_text
+
+CODE_LENGTH = 100  # the width of the column
+DETAIL_LENGTH = 4000  # characters: it may be the text of an exception, and is shown in a line
 
 
 class Reason(StrEnum):
@@ -23,6 +27,13 @@ class Ending:
     reason: Reason
     code: str | None = None
     detail: str | None = None
+
+    def __post_init__(self) -> None:
+        """Callers and users' code write the texts: an end must never fail because of them."""
+        if self.code is not None:
+            object.__setattr__(self, "code", clean_text(self.code)[:CODE_LENGTH])
+        if self.detail is not None:
+            object.__setattr__(self, "detail", clean_text(self.detail)[:DETAIL_LENGTH])
 
 
 DISPOSITION_OF = {

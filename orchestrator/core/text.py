@@ -130,6 +130,14 @@ def field_fault(fault: Mapping[str, Any], known: Collection[str] = ()) -> str:
             return str(fault["msg"]).removeprefix("Value error, ")
 
 
+def text_of(value: object, name: str, *, blank: bool = False) -> str:
+    """As it can be stored. Raises ValueError for what is no text, or blank."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text; got {value!r}")  # noqa: TRY004 - a wrong value of an argument
+    must(blank or value.strip(), f"{name} is blank")
+    return clean_text(value)
+
+
 def must_be_json(value: Any, name: str) -> None:
     try:
         json.dumps(value, allow_nan=False)

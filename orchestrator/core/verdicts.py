@@ -8,19 +8,18 @@ comes first in the alphabet; of overrides and amended results, the plugin that i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, TypeVar, get_args
 
-from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
+from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why, checked_question
 from chordage.orchestrator.core.errors import ChordageError
 from chordage.orchestrator.core.phases import Hook, Scope
 from chordage.orchestrator.core.plugin_state import SetState
 from chordage.orchestrator.core.reasons import Ending, Reason
-from chordage.orchestrator.core.text import canonical, must, must_be_json, one_of
+from chordage.orchestrator.core.text import canonical, clean_json, must, must_be_json, one_of, text_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +34,8 @@ class AddContextMessage:
     cooldown: int = 0
 
     def __post_init__(self) -> None:
-        must(self.key.strip(), "a context message needs a key that is not blank")
-        must(self.text.strip(), f"the context message {self.key!r} needs a text that is not blank")
+        object.__setattr__(self, "key", text_of(self.key, "the key of a context message"))
+        object.__setattr__(self, "text", text_of(self.text, f"the context message {self.key!r}"))
         must(self.cooldown >= 0, f"a cooldown is a number of steps, 0 or more; got {self.cooldown!r}")
 
 
@@ -63,7 +62,7 @@ class OverrideModel:
     model: str
 
     def __post_init__(self) -> None:
-        must(self.model.strip(), "the name of the model is blank")
+        object.__setattr__(self, "model", text_of(self.model, "the name of the model"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,7 @@ class OverrideParams:
 
     def __post_init__(self) -> None:
         must_be_json(self.params, "params")
+        object.__setattr__(self, "params", clean_json(self.params))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,9 @@ class Block:
     reason: str
 
     def __post_init__(self) -> None:
-        must(self.reason.strip(), "a block needs a reason: it is all the model learns")
+        is_blank = isinstance(self.reason, str) and not self.reason.strip()
+        must(not is_blank, "a block needs a reason: it is all the model learns")
+        object.__setattr__(self, "reason", text_of(self.reason, "the reason of a block"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,15 +115,10 @@ class SuspendCall:
     default: Any = None
 
     def __post_init__(self) -> None:
-        must(self.prompt.strip(), "the prompt is blank; say what has to be decided")
+        for name, value in checked_question(self.prompt, self.schema, self.expires_in, self.default).items():
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "resume_mode", one_of(ResumeMode, self.resume_mode, "resume_mode"))
         object.__setattr__(self, "on_expiry", one_of(OnExpiry, self.on_expiry, "on_expiry"))
-        must(
-            self.expires_in is None or (self.expires_in > 0 and math.isfinite(self.expires_in)),
-            f"expires_in must be more than 0 seconds, or left out; got {self.expires_in!r}",
-        )
-        must_be_json(self.schema, "the schema")
-        must_be_json(self.default, "the default")
 
     @property
     def question(self) -> Question:
@@ -137,6 +134,9 @@ class SupplyResult:
 
     content: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "content", text_of(self.content, "the result", blank=True))
+
 
 @dataclass(frozen=True, slots=True)
 class AmendArguments:
@@ -146,6 +146,7 @@ class AmendArguments:
 
     def __post_init__(self) -> None:
         must_be_json(self.arguments, "the arguments")
+        object.__setattr__(self, "arguments", clean_json(self.arguments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +156,15 @@ class AddMessage:
     text: str
 
     def __post_init__(self) -> None:
-        must(self.text.strip(), "the message is blank")
+        object.__setattr__(self, "text", text_of(self.text, "the message"))
 
 
 @dataclass(frozen=True, slots=True)
 class AmendResult:
     content: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "content", text_of(self.content, "the result", blank=True))
 
 
 Verdict = (

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from chordage.orchestrator.core.output import COMPLAINTS, place
-from chordage.orchestrator.gateways.schemas import BadSchema, check_schema, validator
+from chordage.orchestrator.gateways.schemas import validator
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -52,41 +52,6 @@ class ModelForm:
             details = error.errors(include_url=False, include_context=False, include_input=False)
             return [_problem(detail, value) for detail in details]
         return []
-
-
-def fault_of(schema: dict[str, Any]) -> str | None:
-    """Why no value can be checked against this schema; None when it can be used. References must stay inside it."""
-    try:
-        check_schema(schema, validator(schema))
-    except BadSchema as error:
-        return str(error) if error.path is None else f"{place(error.path)}: {error}"
-    dangling = _dangling(schema)
-    remedy = "it must point into the schema itself, as #/$defs/name does"
-    return None if dangling is None else f"the reference {dangling!r} leads nowhere; {remedy}"
-
-
-def _dangling(schema: dict[str, Any]) -> str | None:
-    """The first reference that leads nowhere: it would fail in the middle of a turn, when it is first followed."""
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
-    root = DRAFT202012.create_resource(schema)
-    resolver = Registry().resolver_with_root(root)
-    left = [(root, resolver)]
-    while left:
-        resource, inside = left.pop()
-        for reference in _references(resource.contents):
-            try:
-                inside.lookup(reference)
-            except Unresolvable:
-                return reference
-        left += [(inner, inside.in_subresource(inner)) for inner in resource.subresources()]
-    return None
-
-
-def _references(schema: Any) -> list[str]:
-    return [schema[key] for key in ("$ref", "$dynamicRef") if key in schema] if isinstance(schema, dict) else []
 
 
 def _problem(detail: ErrorDetails, value: Any) -> str:

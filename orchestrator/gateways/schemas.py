@@ -24,6 +24,7 @@ import structlog
 
 from chordage.orchestrator.core import bounds
 from chordage.orchestrator.core.errors import InvalidDecision
+from chordage.orchestrator.core.output import place
 
 log = structlog.get_logger()
 
@@ -76,12 +77,12 @@ def check_schema(schema: dict[str, Any], checks: Any) -> None:
         checks.check_schema(schema, format_checker=None)
     except SchemaError as error:
         raise BadSchema(error.message, list(error.absolute_path)) from error
-    for place, pattern in patterns_in(schema):
+    for at, pattern in patterns_in(schema):
         if _compiled(pattern) is None:
             try:
                 re.compile(pattern)
             except (re.error, OverflowError, RecursionError) as error:
-                raise BadSchema(f"{place}: {pattern!r:.200} is no regular expression: {error}") from error
+                raise BadSchema(f"{at}: {pattern!r:.200} is no regular expression: {error}") from error
 
 
 def complaint_about(value: Any, schema: dict[str, Any]) -> str | None:
@@ -105,6 +106,41 @@ def complaint_about(value: Any, schema: dict[str, Any]) -> str | None:
         return None
     where = ".".join(str(part) for part in worst.absolute_path)
     return f"{where}: {worst.message}" if where else str(worst.message)
+
+
+def fault_of(schema: dict[str, Any]) -> str | None:
+    """Why no value can be checked against this schema; None when it can be used. References must stay inside it."""
+    try:
+        check_schema(schema, validator(schema))
+    except BadSchema as error:
+        return str(error) if error.path is None else f"{place(error.path)}: {error}"
+    dangling = _dangling(schema)
+    remedy = "it must point into the schema itself, as #/$defs/name does"
+    return None if dangling is None else f"the reference {dangling!r} leads nowhere; {remedy}"
+
+
+def _dangling(schema: dict[str, Any]) -> str | None:
+    """The first reference that leads nowhere: it would fail in the middle of a turn, when it is first followed."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    root = DRAFT202012.create_resource(schema)
+    resolver = Registry().resolver_with_root(root)
+    left = [(root, resolver)]
+    while left:
+        resource, inside = left.pop()
+        for reference in _references(resource.contents):
+            try:
+                inside.lookup(reference)
+            except Unresolvable:
+                return reference
+        left += [(inner, inside.in_subresource(inner)) for inner in resource.subresources()]
+    return None
+
+
+def _references(schema: Any) -> list[str]:
+    return [schema[key] for key in ("$ref", "$dynamicRef") if key in schema] if isinstance(schema, dict) else []
 
 
 def fault_of_tool(schema: dict[str, Any]) -> str | None:

@@ -72,7 +72,8 @@ def plugin_of(use: PluginUse) -> Plugin:
     except OptionRefused as error:
         raise PluginRefused(error.why, option=error.option) from error
     except user_code.failures() as error:
-        raise PluginRefused(f"{kind.__qualname__}(...) raised {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {user_code.words_of(error)}"
+        raise PluginRefused(f"{kind.__qualname__}(...) raised {why}") from error
 
 
 def _numbered_plugin(number: int, use: PluginUse) -> Plugin:

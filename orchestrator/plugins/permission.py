@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from chordage.orchestrator.core.approvals import OnExpiry
+from chordage.orchestrator.core.limits import LONGEST
 from chordage.orchestrator.core.phases import BeforeInference, BeforeToolExecute, Moment, Scope, ShownCall
 from chordage.orchestrator.core.plugin_state import Merge, SetState
 from chordage.orchestrator.core.verdicts import Block, Exclude, SuspendCall, Verdict
@@ -129,9 +130,10 @@ def _rules(option: str, texts: Sequence[str]) -> tuple[PermissionRule, ...]:
 
 
 def _seconds(given: float | None) -> float | None:
-    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < float("inf")):
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= LONGEST):
         return given
-    raise OptionRefused("expires_in", f"must be a number of seconds, more than 0, or left out; got {given!r}")
+    problem = f"must be a number of seconds, more than 0 and at most {LONGEST:.0f}, or left out; got {given!r}"
+    raise OptionRefused("expires_in", problem)
 
 
 def _on_expiry(given: str) -> OnExpiry:

@@ -33,7 +33,7 @@ def planner_of(name: str) -> Planner:
         try:
             return within(SECONDS, lambda: function(given), f"planner {name}", check)
         except JobRaised as error:
-            raise PlannerFailed(f"planner {name!r} raised {type(error.error).__name__}: {error.error}") from error.error
+            raise PlannerFailed(f"planner {name!r} raised {error}") from error.error
         except TookTooLong as error:
             raise PlannerFailed(f"planner {name!r} did not answer within {SECONDS:g} s") from error
 

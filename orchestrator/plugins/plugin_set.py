@@ -66,7 +66,7 @@ class PluginSet:
             why = f"hung: no answer after {self._hook_seconds:g} s; a hook is for a quick decision, not for waiting"
         except user_code.JobRaised as raised:
             cause = raised.error
-            why = str(cause) if isinstance(cause, _WrongAnswer) else f"raised {type(cause).__name__}: {cause}"
+            why = str(cause) if isinstance(cause, _WrongAnswer) else f"raised {raised}"
         except (_WrongAnswer, MisplacedVerdict) as error:
             why = str(error)
         else:

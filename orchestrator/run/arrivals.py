@@ -344,7 +344,7 @@ def _apply_to_open_run(
     if run is None:
         return False
     children_work = subagents.are_at_work(unit.tx, run)
-    ending = rules.end_of(run, request, agent, when_busy, children_work=children_work)
+    ending = rules.end_of(run, request, agent, when_busy, unit.now, children_work=children_work)
     if ending is None:
         if when_busy is WhenBusy.STEER:
             steering.mark_pending(unit.tx, run.id)

@@ -36,12 +36,12 @@ def cancel(unit: Unit, turn_id: str, reason: str | None) -> bool:
         raise not_there(turn_id)
     if turn.status is TurnStatus.DONE:
         return False
-    kin = turn.kin if turn.status is TurnStatus.QUEUED else None
-    if endings.drop_queued(unit, turn_id, Disposition.CANCELLED, reason, kin=kin):
+    kin, ending = turn.kin if turn.status is TurnStatus.QUEUED else None, cancelled(reason)
+    if endings.drop_queued(unit, turn_id, Disposition.CANCELLED, ending.detail, kin=kin):
         return True
     if kin is not None:
         # It has started meanwhile. Its run is locked before that of its parent, which we hold by now: release both.
         raise LostRace
     turn = turns.load(unit.tx, turn_id)  # again: it may have started since we first looked
     run = runs.lock(unit.tx, turn.run_id) if turn and turn.run_id else None
-    return run is not None and endings.end_run(unit, run, cancelled(reason), content=CALL_CANCELLED)
+    return run is not None and endings.end_run(unit, run, ending, content=CALL_CANCELLED)

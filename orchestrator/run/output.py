@@ -59,7 +59,7 @@ def check(form: OutputForm, text: str, *, seconds: float = CHECK_SECONDS) -> Ver
     except output.NoValue as error:
         return Refused(why=str(error))
     except JobRaised as error:
-        return _unchecked(form, f"raised {type(error.error).__name__}: {error.error}")
+        return _unchecked(form, f"raised {error}")
     except TookTooLong:
         return _unchecked(form, f"took longer than {seconds:g} s")
     return Refused(why=output.listed(problems)) if problems else Accepted(value=value)

@@ -22,6 +22,8 @@ from chordage.orchestrator.core.plugin_state import Noter, SetState, StateRefuse
 from chordage.orchestrator.core.reasons import Ending
 from chordage.orchestrator.core.records import Run
 from chordage.orchestrator.gateways.ports import AgentPlugins
+from chordage.orchestrator.gateways.tools.context import fault_of_question
+from chordage.orchestrator.plugins.base import PluginFailed
 from chordage.orchestrator.runtime import Runtime
 from chordage.orchestrator.store import plugin_state, runs
 from chordage.orchestrator.store.database import Tx
@@ -108,7 +110,12 @@ class PluginSession:
 
     def _before_tool(self, call: phases.ShownCall) -> verdicts.Gate:
         shown = phases.BeforeToolExecute(**self._moment(), call=call)
-        return verdicts.gate(self._ask(Hook.BEFORE_TOOL_EXECUTE, shown))
+        gate = verdicts.gate(self._ask(Hook.BEFORE_TOOL_EXECUTE, shown))
+        question = gate.verdict.question if isinstance(gate.verdict, verdicts.SuspendCall) else None
+        if question is not None and (fault := fault_of_question(question)) is not None:
+            hook, plugin = Hook.BEFORE_TOOL_EXECUTE, gate.plugin or ""
+            raise PluginFailed(f"plugin {plugin!r}, hook {hook}: asked a question: {fault}", plugin=plugin, hook=hook)
+        return gate
 
     def after_tool(self, call: phases.ShownCall, content: str, code: str | None, seconds: float | None) -> str:
         """AfterToolExecute: the content as the plugins leave it, followed by what they add."""

@@ -23,6 +23,7 @@ from chordage.orchestrator.core.agent import Effect, ToolMode
 from chordage.orchestrator.core.agent_versions import OfAgent
 from chordage.orchestrator.core.approvals import (
     EXPIRY,
+    UNANSWERED,
     UNDECIDED,
     UNKNOWN_TEXT,
     Action,
@@ -30,6 +31,7 @@ from chordage.orchestrator.core.approvals import (
     OnExpiry,
     Suspension,
     SuspensionStatus,
+    Why,
     about_the_unknown,
 )
 from chordage.orchestrator.core.errors import Conflict, Unavailable, UserError, WrongKey
@@ -369,7 +371,8 @@ def _expire_question(rt: Runtime, suspension: Suspension) -> list[Intent]:
         case OnExpiry.CANCEL_RUN:
             return _cancel_undecided(rt, suspension)
         case OnExpiry.DENY:
-            answer = DecisionRequest(target=suspension.id, action=Action.CANCEL, reason=UNDECIDED)
+            reason = UNANSWERED if suspension.why in {Why.CHILD, Why.CLIENT} else UNDECIDED
+            answer = DecisionRequest(target=suspension.id, action=Action.CANCEL, reason=reason)
         case OnExpiry.DEFAULT:
             answer = DecisionRequest(
                 target=suspension.id, action=Action.RESUME, payload=suspension.default, reason=UNDECIDED

@@ -31,11 +31,11 @@ def react(view: View) -> Move:
         return Infer()
     match view.reply.stop:
         case StopReason.TOOL_USE if view.reply.asks:
-            return _unless_too_many(view, RunTools())
+            return unless_too_many(view, RunTools())
         case StopReason.TOOL_USE:
             return Finish(ending=NATURAL_END)  # it says it uses tools and asks for none: nothing is left to do
         case StopReason.PAUSE_TURN:
-            return _unless_too_many(view, Infer())
+            return unless_too_many(view, Infer())
         case stop:
             return Finish(ending=ENDINGS[stop])
 
@@ -60,14 +60,14 @@ def plan_execute(view: View) -> Move:
 def _after_answer(view: View, reply: Reply) -> Move:
     match reply.stop:
         case StopReason.PAUSE_TURN:
-            return _unless_too_many(view, ANSWER)
+            return unless_too_many(view, ANSWER)
         case StopReason.TOOL_USE:
             return Finish(ending=NATURAL_END)  # none were offered
         case stop:
             return Finish(ending=ENDINGS[stop])
 
 
-def _unless_too_many(view: View, move: Move) -> Move:
+def unless_too_many(view: View, move: Move) -> Move:
     """The limit is checked before a round is opened: its calls would run for a model that is never asked again. A pause
     counts as a round, or a model that always pauses would never end.
     """

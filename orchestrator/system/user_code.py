@@ -34,10 +34,12 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from chordage.orchestrator.core.errors import RoomError
+from chordage.orchestrator.core.text import clean_text
 
 T = TypeVar("T")
 
 CHECK_EVERY = 0.5  # seconds
+MESSAGE_LENGTH = 4_000  # characters of the text of an exception
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +63,21 @@ class JobRaised(Exception):
     """Wraps what the call raised, so that it differs from what a signal raises in the thread that waits."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__(words_of(error))
         self.error = error
+
+    def __str__(self) -> str:
+        return f"{type(self.error).__name__}: {self.args[0]}"
+
+
+def words_of(error: BaseException) -> str:
+    """The text of an exception of users' code, which wrote that too: it may be of any length, hold what no database
+    stores, or raise.
+    """
+    try:
+        return clean_text(str(error))[:MESSAGE_LENGTH]
+    except (Exception, SystemExit) as worse:
+        return f"(its text cannot be read: {type(worse).__name__})"
 
 
 def load_function(name: str, group: str | None = None, *, what: str) -> Callable[..., Any]:
@@ -79,7 +94,7 @@ def load(point: EntryPoint) -> Any:
     try:
         return point.load()
     except failures() as error:
-        why = f"{type(error).__name__}: {error}{line_of(error)}"
+        why = f"{type(error).__name__}: {words_of(error)}{line_of(error)}"
         raise NotLoaded(
             f"its entry point {point.value} cannot be loaded ({why}); repair or remove the package that offers it"
         ) from error
@@ -95,7 +110,7 @@ def load_module(name: str) -> ModuleType:
             file = f"{error.name.partition('.')[0]}.py"
             why = f"there is no module {error.name}; put {file} into the room, or install it"
         else:
-            why = f"importing module {name} raised {type(error).__name__}: {error}{line_of(error)}"
+            why = f"importing module {name} raised {type(error).__name__}: {words_of(error)}{line_of(error)}"
         raise NotLoaded(why) from error
 
 

@@ -152,7 +152,7 @@ def test_call_of_a_caller_that_never_comes_back_expires(world):
     world.sweep(61)
     world.run_dry()
 
-    assert answer(world).endswith("has not carried this call out. The reason given: No decision came in time.")
+    assert answer(world).endswith("has not carried this call out. The reason given: No answer came in time.")
 
 
 def test_result_takes_no_other_arguments(world):

@@ -297,7 +297,8 @@ def _by_users(binding: ChannelBinding) -> Channel:
     except OptionRefused as error:
         raise RoomError(masked(f"{binding.place('config', error.option)}: {error.why}", binding.secrets)) from None
     except user_code.failures() as error:
-        words = f"{binding.place('config')}: {binding.plugin} raised {type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {user_code.words_of(error)}"
+        words = f"{binding.place('config')}: {binding.plugin} raised {why}"
         raise RoomError(masked(words, binding.secrets)) from None
     if missing := [name for name in ("poll", "deliver", "close") if not callable(getattr(made, name, None))]:
         raise RoomError(f"{binding.place('plugin')}: what {binding.plugin} makes has no {', '.join(missing)}")

@@ -151,7 +151,7 @@ def _load_python(path: Path) -> Chooser:
     except SyntaxError as error:
         raise RoomError(f"{path}:{error.lineno}: {error.msg}") from error
     except Exception as error:
-        raise RoomError(f"{path}: {type(error).__name__} while it was loaded: {error}") from error
+        raise RoomError(f"{path}: {type(error).__name__} while it was loaded: {user_code.words_of(error)}") from error
     if not callable(function):
         raise RoomError(f"{path}: the script defines no function reply(prompt, attempt)")
 
@@ -163,6 +163,6 @@ def _load_python(path: Path) -> Chooser:
         except ChordageError:
             raise
         except Exception as error:
-            raise RoomError(f"{path}: reply() raised {type(error).__name__}: {error}") from error
+            raise RoomError(f"{path}: reply() raised {type(error).__name__}: {user_code.words_of(error)}") from error
 
     return choose

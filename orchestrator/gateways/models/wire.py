@@ -20,6 +20,7 @@ from chordage.orchestrator.gateways.ports import Abort
 
 T = TypeVar("T")
 DETAIL_LIMIT = 300
+MOST_TOKENS = 20_000_000  # of one reply: no model reads as many, and the sum of a run has to fit its column
 REASONING_LIMIT = 500_000  # characters
 
 
@@ -210,7 +211,7 @@ def objects(holder: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def count(holder: dict[str, Any], key: str) -> int:
     """A token count. A wrong one is no reason to throw an answer away."""
     value = holder.get(key)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else 0
 
 
 def arguments(raw: str) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from chordage.orchestrator.core.limits import with_stops
 from chordage.orchestrator.core.prices import Price, exact
 from chordage.orchestrator.core.subagents import tool_of
 from chordage.orchestrator.core.text import loads_json
-from chordage.orchestrator.gateways import output_forms, text_files
+from chordage.orchestrator.gateways import schemas, text_files
 from chordage.orchestrator.gateways.mcp.servers import NAME, Address, Endpoint, McpServer, Pairs, Program, prefix
 from chordage.orchestrator.gateways.room.agent_table import AgentTable, McpTable, OutputTable, PriceTable
 from chordage.orchestrator.gateways.room.files import KeyPath, Source, Stamps, load_toml, stamp_of
@@ -213,7 +213,7 @@ class _Reader:
         except (TypeError, ValueError):
             self._source.complain(place, "must hold only what JSON has: no date, no inf, no nan")
             return None
-        if (why := output_forms.fault_of(schema)) is not None:
+        if (why := schemas.fault_of(schema)) is not None:
             self._source.complain(place, f"{file}this is no JSON Schema (draft 2020-12): {why}")
             return None
         return OutputUse(schema=schema)

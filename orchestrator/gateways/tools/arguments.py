@@ -68,7 +68,8 @@ class Arguments:
         except ValidationError as error:
             raise InvalidArguments(self._complaints(error)) from error
         except Exception as error:  # a user's validator may raise anything
-            raise InvalidArguments(f"- they cannot be checked: {type(error).__name__}: {error}") from error
+            why = f"{type(error).__name__}: {user_code.words_of(error)}"
+            raise InvalidArguments(f"- they cannot be checked: {why}") from error
         return {name: getattr(filled, field) for field, name in self._names.items()}
 
     def _complaints(self, error: ValidationError) -> str:

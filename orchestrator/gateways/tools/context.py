@@ -12,7 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why
+from chordage.orchestrator.core.approvals import OnExpiry, Question, ResumeMode, Why, checked_question
+from chordage.orchestrator.core.errors import InvalidDecision
 
 if TYPE_CHECKING:
     from chordage.orchestrator.gateways.ports import Executions, ResultReader, TaskFile
@@ -36,20 +37,37 @@ class Suspend(Exception):
         default: Any = None,
     ) -> None:
         super().__init__(prompt)
-        if not prompt.strip():
-            raise ValueError("suspend: the prompt is blank; say what has to be decided")
         seconds = expires_in.total_seconds() if isinstance(expires_in, timedelta) else expires_in
-        if seconds is not None and not seconds > 0:
-            raise ValueError(f"suspend: expires_in must be more than 0 seconds, or left out; got {expires_in!r}")
+        try:
+            checked = checked_question(prompt, schema, seconds, default)
+        except ValueError as error:
+            raise ValueError(f"suspend: {error}") from None
         self.question = Question(
             why=Why.TOOL,
-            prompt=prompt,
-            schema=schema,
             resume_mode=_member(ResumeMode, resume_mode, "resume_mode"),
             expires_in=seconds,
             on_expiry=_member(OnExpiry, on_expiry, "on_expiry"),
-            default=default,
+            **checked,
         )
+        if (fault := fault_of_question(self.question)) is not None:
+            raise ValueError(f"suspend: {fault}")
+
+
+def fault_of_question(question: Question) -> str | None:
+    """Why no answer could fit, or the default does not. Such a question would stay open for ever."""
+    if question.schema is None:
+        return None
+    from chordage.orchestrator.gateways import schemas  # heavy: only its users pay for it
+
+    if (fault := schemas.fault_of(question.schema)) is not None:
+        return f"the schema is none: {fault}"
+    try:
+        misfit = schemas.complaint_about(question.default, question.schema)
+    except InvalidDecision as error:
+        return str(error)
+    if misfit is not None and question.on_expiry is OnExpiry.DEFAULT:
+        return f"the default does not fit the schema: {misfit}"
+    return None
 
 
 def _member(kind: type[E], given: str, name: str) -> E:

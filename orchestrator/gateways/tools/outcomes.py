@@ -13,8 +13,8 @@ from chordage.orchestrator.core.agent_versions import SHOWN
 from chordage.orchestrator.core.text import clean_text
 from chordage.orchestrator.gateways.ports import ToolOutcome
 from chordage.orchestrator.gateways.tools.context import Suspend
+from chordage.orchestrator.system.user_code import words_of
 
-MESSAGE_LENGTH = 4_000
 READER = "read_result"  # the tool that reads the rest
 KEPT = "The whole result is kept as call:"
 
@@ -73,7 +73,7 @@ def failure(tool: str, error: BaseException, *, timeout: float) -> ToolOutcome:
                 f"{tool} did not finish within {timeout:g} s and was told to stop. What it has done is not known.",
             )
         case ToolError():
-            return failed(error.code, _words(error))
+            return failed(error.code, words_of(error))
         case Suspend():
             return failed(
                 "suspended_in_hook",
@@ -82,9 +82,9 @@ def failure(tool: str, error: BaseException, *, timeout: float) -> ToolOutcome:
         case SystemExit() | KeyboardInterrupt():
             return failed("raised", f"{tool} tried to end its process with {error!r} instead of returning or raising.")
         case NotJson():
-            return failed("result_not_json", f"{tool} ran, but its result cannot be shown: {_words(error)}")
+            return failed("result_not_json", f"{tool} ran, but its result cannot be shown: {words_of(error)}")
         case _:
-            return failed("raised", f"{type(error).__name__}: {_words(error)}".removesuffix(": "))
+            return failed("raised", f"{type(error).__name__}: {words_of(error)}".removesuffix(": "))
 
 
 def failed(code: str, message: str) -> ToolOutcome:
@@ -102,13 +102,6 @@ def unknown_tool(name: str, names: list[str]) -> str:
     close = get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     return f"There is no tool {_shortened(repr(name), 80)}.{hint} The tools are: {', '.join(sorted(names)) or 'none'}."
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return _shortened(clean_text(str(error)), MESSAGE_LENGTH)
-    except Exception as worse:
-        return f"(its text cannot be read: {type(worse).__name__})"
 
 
 def _shortened(text: str, limit: int) -> str:

@@ -14,7 +14,7 @@ from chordage.orchestrator.core import webhooks
 from chordage.orchestrator.core.errors import ChordageError, InvalidMessage
 from chordage.orchestrator.core.webhooks import WEBHOOK, DecodedMessage, WebhookBinding
 from chordage.orchestrator.system import user_code
-from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within
+from chordage.orchestrator.system.user_code import JobRaised, TookTooLong, within, words_of
 
 ENTRY_POINTS = "chordage.hooks"
 SECONDS = 5.0  # the sender waits for an answer
@@ -70,8 +70,8 @@ def _from_code(name: str, delivery: WebhookDelivery) -> DecodedMessage | None:
         content = within(SECONDS, lambda: decoder(delivery), f"hook decoder {name}")
     except JobRaised as error:
         if isinstance(error.error, ValueError):
-            raise InvalidMessage(str(error.error), field="body") from error.error
-        raise DecoderFailed(f"hook decoder {name!r} raised {type(error.error).__name__}: {error.error}") from error
+            raise InvalidMessage(words_of(error.error), field="body") from error.error
+        raise DecoderFailed(f"hook decoder {name!r} raised {error}") from error
     except TookTooLong as error:
         raise DecoderFailed(f"hook decoder {name!r} did not answer within {SECONDS:g} s") from error
     return None if content is None else _decoded(name, content)

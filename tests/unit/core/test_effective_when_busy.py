@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,9 +13,14 @@ from chordage.orchestrator.core.agent import AgentSpec, WhenBusy, WhileWaiting
 from chordage.orchestrator.core.approvals import Action, DecisionRequest
 from chordage.orchestrator.core.groups import Group
 from chordage.orchestrator.core.message import Message, Origin, Sender, TurnRequest
+from chordage.orchestrator.core.reasons import Reason
+from chordage.orchestrator.core.status import RunStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ADA = AgentSpec(name="ada", model="fake")
+
+
+RUN = SimpleNamespace(status=RunStatus.WAITING, reason=Reason.SUSPENDED, group=Group.CHAT)
 
 
 def request(**more: object) -> TurnRequest:
@@ -28,6 +34,15 @@ def test_message_decides_and_else_its_agent(said, usual):
     when_busy = arrivals.effective_when_busy(request(when_busy=said), replace(ADA, when_busy=usual), NOW)
 
     assert when_busy is (said or usual)
+
+
+@pytest.mark.parametrize("said", [None, *WhileWaiting])
+def test_what_is_for_later_ends_no_run_that_waits(said):
+    later = request(while_waiting=said, not_before=NOW + timedelta(seconds=1))
+    at_once = replace(later, not_before=NOW)
+
+    assert arrivals.end_of(RUN, later, ADA, WhenBusy.ENQUEUE, NOW) is None
+    assert (arrivals.end_of(RUN, at_once, ADA, WhenBusy.ENQUEUE, NOW) is None) == (said is WhileWaiting.HOLD)
 
 
 @pytest.mark.parametrize("when_busy", list(WhenBusy))

@@ -9,7 +9,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
 from chordage.orchestrator.core.output import COMPLAINTS
-from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm, fault_of
+from chordage.orchestrator.gateways.output_forms import ModelForm, SchemaForm
+from chordage.orchestrator.gateways.schemas import fault_of
 
 ITEM = {"type": "object", "required": ["price"], "properties": {"price": {"type": "number", "minimum": 0}}}
 ORDER = {

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordage.orchestrator.core.errors import InvalidDecision
-from chordage.orchestrator.gateways import output_forms
 from chordage.orchestrator.gateways.mcp.offers import SchemaArguments, fault_of_result
 from chordage.orchestrator.gateways.schemas import (
     TooCostly,
     complaint_about,
     complaints,
     copies_in,
+    fault_of,
     fault_of_tool,
     is_checked,
     validator,
@@ -176,8 +176,8 @@ def test_structured_content_is_checked_within_the_bounds():
 
 
 def test_invalid_pattern_is_reported_when_the_file_is_read():
-    assert "'(' is no regular expression" in output_forms.fault_of(an_object(x={"pattern": "("}))
-    assert output_forms.fault_of(an_object(x={"pattern": "^(?!no)"})) is None
+    assert "'(' is no regular expression" in fault_of(an_object(x={"pattern": "("}))
+    assert fault_of(an_object(x={"pattern": "^(?!no)"})) is None
 
 
 @pytest.mark.parametrize("schema", [an_object(x={"pattern": "("}), {"type": "object", "$ref": "#"}])

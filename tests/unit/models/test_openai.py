@@ -292,3 +292,8 @@ def test_reasoning_has_a_bound_streamed_or_not(monkeypatch):
 
     assert shown({"reasoning": "abc"}, {"reasoning": "def"}, {"reasoning": "g"}) == [("abc", ""), ("de", ""), ("", "")]
     assert read(message(content="Hi", reasoning="abcdefg")).reasoning == "abcde"
+
+
+@pytest.mark.parametrize(("told", "counted"), [(7, 7), (-5, 0), (1.5, 0), ("7", 0), (2**70, 0), (3_000_000_000, 0)])
+def test_number_of_tokens_that_no_reply_can_have_counts_as_none(told, counted):
+    assert wire.count({"prompt_tokens": told}, "prompt_tokens") == counted

@@ -160,7 +160,10 @@ def test_its_question_yields_to_a_block_of_another_plugin(verdicts):
         ({"deny": [5]}, "deny: must be a list of rules"),
         ({"ask": ["a b"]}, "ask: 'a b' is no rule; write `tool`"),
         ({"default": "maybe"}, "default: must be one of allow, ask, deny; got 'maybe'"),
-        ({"expires_in": 0}, "expires_in: must be a number of seconds, more than 0, or left out; got 0"),
+        (
+            {"expires_in": 0},
+            "expires_in: must be a number of seconds, more than 0 and at most 31622400, or left out; got 0",
+        ),
         ({"expires_in": True}, "expires_in: must be a number of seconds"),
         ({"expires_in": "1h"}, "expires_in: must be a number of seconds"),
         ({"on_expiry": "default"}, "on_expiry: must be one of deny, cancel_run, escalate; got 'default'"),

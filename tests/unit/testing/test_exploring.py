@@ -7,6 +7,7 @@ import time
 import pytest
 
 from chordage import Context, tool
+from chordage.orchestrator.core.agent import Placement, ToolMode
 from chordage.testing import (
     DoubledEffect,
     FaultKind,
@@ -23,6 +24,31 @@ from chordage.testing import (
 
 def asks(*calls):
     return {"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]}
+
+
+def test_agent_of_a_world_takes_what_a_file_would_have() -> None:
+    with World() as world:
+        world.agent(
+            "clerk", model=["Hello."], tool_mode="sequential", limits={"max_rounds": 3}, placements={"a": "here"}
+        )
+        spec = world.get("clerk")
+    assert spec.limits.max_rounds == 3
+    assert spec.tool_mode is ToolMode.SEQUENTIAL
+    assert spec.placements["a"] is Placement.HERE
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"tool_mode": "sequentiel"}, "tool_mode: the value must be one of parallel, "),
+        ({"limits": {"max_round": 3}}, "limits: .*max_round"),
+        ({"plan": {"on_error": "give_up"}}, "plan: on_error: "),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_agent_of_a_world_refuses_what_a_file_could_not_have(options: dict, why: str) -> None:
+    with World() as world, pytest.raises(WorldError, match=f"agent 'clerk': .*{why}"):
+        world.agent("clerk", model=["Hello."], **options)
 
 
 def run(world: World, tools, *calls, **agent) -> str:

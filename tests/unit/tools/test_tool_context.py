@@ -63,7 +63,7 @@ def test_suspend_carries_everything_the_engine_needs():
         ({"prompt": " "}, "the prompt is blank; say what has to be decided"),
         ({"resume_mode": "again"}, "resume_mode must be one of replay_tool_call, .*; got 'again'"),
         ({"on_expiry": "forget"}, "on_expiry must be one of deny, cancel_run, escalate, default; got 'forget'"),
-        ({"expires_in": 0}, "expires_in must be more than 0 seconds, or left out; got 0"),
+        ({"expires_in": 0}, "expires_in must be more than 0 seconds and at most 31622400, or left out; got 0"),
         ({"expires_in": timedelta(0)}, "expires_in must be more than 0 seconds"),
     ],
 )
