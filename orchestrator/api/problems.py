@@ -26,6 +26,7 @@ TRY_AGAIN_AFTER = "5"  # seconds
 LATER = {"Retry-After": TRY_AGAIN_AFTER}
 CALLER = "chordage.caller"  # who sends a request: its key in the ASGI scope
 STALE = "stale_rev"  # the code of a verb for another revision: stages/step/verbs.py
+UNREADABLE = "There was an error parsing the body"  # FastAPI's words for whatever kept it from reading one
 BROKEN = "a file of the room is broken; the log of the server says which"
 AWAY = "A required service does not answer; /health says which."
 CLOSE = {"Connection": "close"}  # the rest of the request is not read
@@ -195,7 +196,8 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     kind, headers = HTTPStatus(error.status_code).name.lower(), dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(request)):
         headers["Allow"] = ", ".join(allowed)
-    return answer(error.status_code, kind, _unreadable(error.__cause__) or str(error.detail), headers=headers)
+    detail = _unreadable(error.__cause__) if error.detail == UNREADABLE else None
+    return answer(error.status_code, kind, detail or str(error.detail), headers=headers)
 
 
 def _unreadable(cause: BaseException | None) -> str | None:
