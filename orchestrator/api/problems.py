@@ -27,6 +27,7 @@ TRY_AGAIN_AFTER = "5"  # seconds
 LATER = {"Retry-After": TRY_AGAIN_AFTER}
 CALLER = "chordage.caller"  # who sends a request: its key in the ASGI scope
 STALE = "stale_rev"  # the code of a verb for another revision: stages/step/verbs.py
+UNREADABLE = "There was an error parsing the body"  # FastAPI's words for whatever kept it from reading one
 BROKEN = "a file of the room is broken; the log of the server says which"
 AWAY = "A required service does not answer; /health says which."
 PATH_SHOWN = 80  # characters
@@ -210,7 +211,8 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
         return wrong_method(request.method, allowed)
     if detail == HTTPStatus.NOT_FOUND.phrase:  # no route of ours: those say what is not there
         return nothing_at(request.url.path)
-    detail = _unreadable(error.__cause__) or detail
+    if detail == UNREADABLE:
+        detail = _unreadable(error.__cause__) or detail
     return answer(error.status_code, kind, detail, headers=error.headers)
 
 

@@ -161,6 +161,8 @@ def test_every_list_and_path_takes_the_name_that_a_caller_gave_its_thread(client
         assert client.get(f"/threads/{name}/history").json()["data"][0]["text"] == "send"
         with client.stream("GET", f"/threads/{name}/events") as events:
             assert events.status_code == 200
+        with client.stream("GET", f"/threads/{name}x/events") as events:
+            assert events.status_code == 404
     if KeyScope.OPERATE in scopes:
         assert client.post("/threads/a/fork", json={}).json()["forked_from"] == "api:a"
         body = {"action": "cancel", "filter": {"status": ["waiting"], "thread_id": "a"}}
