@@ -85,6 +85,10 @@ WITNESS = (
     CREATE TRIGGER note_settled AFTER UPDATE ON calls FOR EACH ROW
     WHEN (NEW.status IN {FINAL["calls"][0]} AND OLD.status <> NEW.status) EXECUTE FUNCTION note_settled()
     """,
+    f"""
+    CREATE TRIGGER note_settled_at_once AFTER INSERT ON calls FOR EACH ROW
+    WHEN (NEW.status IN {FINAL["calls"][0]}) EXECUTE FUNCTION note_settled()
+    """,
 )
 
 
