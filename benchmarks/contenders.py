@@ -1,5 +1,5 @@
 """Who is measured: the plain Celery chord, and Chordage in scenarios. Both have two workers of four processes, and a
-client that sends a Celery task by its name and hears the end on a Redis channel.
+client that sends a Celery task by its name and receives the end on a Redis channel.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class NotEnded(Unavailable):
 
 
 class Client:
-    """Sends turns, and hears their ends. Each end counts once, however often it is published."""
+    """Sends turns, and receives their ends. Each end counts once, however often it is published."""
 
     def __init__(self, contender: Contender, redis_url: str) -> None:
         self.contender = contender

@@ -112,7 +112,7 @@ class WakeUpSender:
         return None
 
     def _built_by_celery(self, producer: Producer, message: WakeUp) -> dict[str, Any]:
-        """What would be pushed to the queue. Nobody else has this channel while we hold its producer."""
+        """What would be pushed to the queue. No other thread has this channel while we hold its producer."""
         built: list[dict[str, Any]] = []
         channel: Any = producer.channel
         vars(channel)["_put"] = lambda _queue, content, **_: built.append(content)  # which a transport implements
@@ -205,7 +205,7 @@ def _others_take_part() -> bool:
 
 
 def _is_of(module: ModuleType, function: Any) -> bool:
-    """Whether it is the module's own, and nobody has put another in its place or around it."""
+    """Whether it is the module's own, and no other was put in its place or around it."""
     return isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__
 
 

@@ -238,7 +238,7 @@ class MemoryEngine:
         return self.pending[before:]
 
     def _follow(self, intents: Sequence[Pending]) -> None:
-        """What the same process carries on with a history that it knows, no other process ever hears of."""
+        """What the same process carries on with a history that it knows, no other process ever sees."""
         due = deque(intents)
         while due:
             intent = due.popleft()

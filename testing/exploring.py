@@ -39,7 +39,7 @@ WORDS = {
     FaultKind.KILL_BEFORE_TOOL: "the process is killed before execution {} of a tool",
     FaultKind.KILL_AFTER_EFFECT: "the process is killed after effect {}, inside the tool",
     FaultKind.KILL_AFTER_TOOL: "the process is killed after execution {} of a tool, before its result is stored",
-    FaultKind.STALL_IN_TOOL: "the process stops after execution {} of a tool, is taken for dead, and goes on",
+    FaultKind.STALL_IN_TOOL: "the process stops after execution {} of a tool, is taken for dead, and continues",
 }
 
 

@@ -2,7 +2,7 @@
 
 Replies are written as in a script file (orchestrator/gateways/models/script.py): a text, or a mapping with `text`,
 `tool_calls`, `fail`, `when` and so on. Which reply comes is a function of the conversation and the number of the
-attempt, never of what was asked before: a turn whose worker died asks again, and must hear the same.
+attempt, never of what was asked before: a turn whose worker died asks again, and must get the same.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class FaultKind(StrEnum):
     KILL_BEFORE_TOOL = "kill-before-tool"
     KILL_AFTER_EFFECT = "kill-after-effect"  # inside the tool
     KILL_AFTER_TOOL = "kill-after-tool"  # it returned, and its result is not stored
-    STALL_IN_TOOL = "stall-in-tool"  # the process stops until others take it for dead, and then goes on
+    STALL_IN_TOOL = "stall-in-tool"  # the process stops until others take it for dead, and then continues
 
 
 OF_DELIVERIES = (FaultKind.DROP, FaultKind.DOUBLE, FaultKind.DELAY, FaultKind.LOSE_REDIS)

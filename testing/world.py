@@ -338,7 +338,7 @@ class World:
         self.run()
 
     def effect(self, name: str, *, key: str | None = None, **details: Any) -> bool:
-        """To be called by what stands for the outside, at the moment at which something takes effect there. `key`: with
+        """To be called by what replaces the outside, at the moment at which something takes effect there. `key`: with
         this key it takes effect once. False: it had already.
         """
         self._only_the_living()
@@ -507,7 +507,7 @@ class World:
             )
 
     def _stall(self, execution: _Execution) -> None:
-        """Others take the process for dead and do its work. Then it goes on, and knows nothing of that."""
+        """Others take the process for dead and do its work. Then it continues, and knows nothing of that."""
         self.note("STALLED", f"{execution.order.tool} has returned, and its process stops for {STALL:g} s")
         armed, self.engine.die_at = self.engine.die_at, None
         inside, self._executing = self._executing, None
@@ -517,7 +517,7 @@ class World:
             self.note("worker", f"another: {self._named(message)}")
             self.engine.deliver(message)
         self._executing, self.engine.die_at = inside, armed
-        self.note("RESUMED", f"the process that called {execution.order.tool} goes on")
+        self.note("RESUMED", f"the process that called {execution.order.tool} continues")
 
     @contextmanager
     def reconciling(self, order: CallOrder) -> Iterator[None]:

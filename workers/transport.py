@@ -231,7 +231,7 @@ def put_back(app: Celery, client: redis.Redis, prefix: str, gone: Collection[str
 
 
 def _read(record: bytes) -> list[Any] | None:
-    """The message, its exchange and its queue. None: nobody can read it."""
+    """The message, its exchange and its queue. None: it cannot be read."""
     try:
         message, exchange, queue = loads(bytes_to_str(record))
     except NO_JSON:

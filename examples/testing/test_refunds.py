@@ -9,7 +9,7 @@ from chordage.testing import ScriptedModel, World
 
 
 class Bank:
-    """Stands for the payment provider. `world.effect` says that money moves; with a key, once for each key."""
+    """In the place of the payment provider. `world.effect` says that money moves; with a key, once for each key."""
 
     def __init__(self, world: World) -> None:
         self.world = world

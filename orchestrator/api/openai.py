@@ -143,7 +143,7 @@ async def create_response(
 # Before the route of a response itself, which would take this path too.
 @router.post("/v1/responses/compact", summary="Ask for a summary of a thread", responses=documented(*OF_WRITES))
 def compact_response(request: Request, body: CompactionRequest, caller: Submits) -> dict[str, Any]:
-    """The summary is written before the next answer on the thread. The item in `output` stands for the thread."""
+    """The summary is written before the next answer on the thread. The item in `output` refers to the thread."""
     body.agent()
     if body.previous_response_id is None:
         problem = "name the thread to be summarised by one of its responses: give previous_response_id"

@@ -278,7 +278,7 @@ class TurnFold:
             yield CallProgressed(id=call, text=event.data.get("text", ""))
 
     def _settle_early(self, event: RunEvent) -> Moments:
-        """Only with its content: whoever reads notes reads that from the row of the call."""
+        """Only with its content: a reader of notes takes that from the row of the call."""
         if event.data["call"] not in self._tools:
             self._keep(event)
         elif "content" in event.data:

@@ -160,7 +160,7 @@ class QuestionAsked:
 
     @property
     def is_of_child(self) -> bool:
-        """A sub-agent is at work on the call: nobody is asked."""
+        """A sub-agent works on the call: no person is asked."""
         return self.why == Why.CHILD
 
     @property

@@ -229,7 +229,7 @@ class Locks(Protocol):
         ...
 
     def extend(self, thread_id: str, owner: str) -> None:
-        """The run owns its thread, and goes on. Not waited for, as `release`."""
+        """The run owns its thread, and continues. Not waited for, as `release`."""
         ...
 
     def release(self, thread_id: str, owner: str, *, more: bool = False) -> None:

@@ -11,7 +11,7 @@ from chordage.orchestrator.store.database import Tx
 
 
 def settled_calls(tx: Tx, run: Run, known: Sequence[Answer] | None = None) -> Sequence[Answer | Call]:
-    """The calls of the round or replay at which the run stands. `known`: the results of its thread, already read."""
+    """The calls of the round or replay at which the run is. `known`: the results of its thread, already read."""
     match run.phase:
         case Phase.TOOL_ROUND if known is not None and not run.suspended:
             return [call for call in known if call.run_id == run.id and call.step == run.step]

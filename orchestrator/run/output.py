@@ -4,7 +4,7 @@ Asked before the transaction in which the reply is recorded: the form may be the
 seconds. One that hangs longer, or raises what is no verdict, ends the run with an error that names it. It runs in a
 thread, so what never lets go of the interpreter (a regular expression that explodes) cannot be helped.
 
-Whether the one repair was given already is read from the journal, where it stands with the reply it was given for: a
+Whether the one repair was given already is read from the journal, where it is noted with the reply it was given for: a
 process may die anywhere, and none is given twice.
 """
 

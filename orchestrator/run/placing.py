@@ -73,7 +73,7 @@ def run_first(
     rt: Runtime, request: ModelRequest, outcome: ReplyOutcome, left: Callable[[], float] | None
 ) -> tuple[ReplyOutcome, UnderWay | None]:
     """Carry the calls out before the reply is recorded, where that may be. After the bound the reply is recorded as it
-    is: with the outcomes so far, and with the call that is under way, which this process goes on with.
+    is: with the outcomes so far, and with the call that is under way, which this process continues.
     """
     if not _may_run_first(rt, request, outcome, left):
         return outcome, None

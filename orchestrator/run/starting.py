@@ -4,7 +4,8 @@ The start and what it is part of are one commit, so a backlog costs no message a
 process carries the run on, or sends for it (tasks/follow.py). If it dies between the two, the run is found when its
 lease has run out, as after any start.
 
-The lock of the thread is taken after the commit, where Redis answers and nobody else has it: the index has decided.
+The lock of the thread is taken after the commit, where Redis answers and no other process has it: the index has
+decided.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _held_until(unit: Unit, row: Stepped) -> datetime | None:
 
 
 def hold_again(rt: Runtime, run: Run, agent: AgentSpec) -> list[Intent] | None:
-    """Hold a run that stands before its next request. None: its consumer has sent it there."""
+    """Hold a run that is before its next request. None: its consumer has sent it there."""
     with rt.store.read() as tx:
         row = stepped.load(tx, run.turn_id)
     if row is None or row.going:

@@ -1,6 +1,6 @@
 """What a run does next, decided in one place.
 
-`next_step` decides where a run stands without a new reply: it has just started, or its round is settled. `record_reply`
+`next_step` decides where there is no new reply: the run has just started, or its round is settled. `record_reply`
 decides in the very transaction that records a reply. A reply and what follows from it are one commit: there is no
 moment at which one is known and the other is not.
 """

@@ -177,7 +177,7 @@ class Unit:
             self.intents += [intent() for intent in self._late]
 
     def make_announcements(self) -> None:
-        """The commit stands: an announcement that fails costs neither the others nor the intents."""
+        """The commit is done: an announcement that fails costs neither the others nor the intents."""
         for announcement in self._announcements:
             try:
                 known = announcement() if callable(announcement) else announcement

@@ -2,8 +2,8 @@
 
 The job is a row. A message carries out a part of it, and follows itself until no target is left. Each target is acted
 on in the transaction that moves the job past it: a worker may die at any instruction, and the message may come twice,
-and no target is acted on twice. What a target refuses is noted with the reason, and the job goes on. After the death of
-its worker rescue sends for the job again.
+and no target is acted on twice. What a target refuses is noted with the reason, and the job continues. After the death
+of its worker rescue sends for the job again.
 
 Not promised: that a turn which fits the search no longer when its row is locked, a moment after it was looked at, is
 left alone.
@@ -45,7 +45,7 @@ from chordage.orchestrator.views.turn_search import conditions_of, filter_from_j
 
 log = structlog.get_logger()
 
-AT_ONE_GO = 3.0  # seconds; then another message goes on, so that other work of the queue is not kept waiting
+AT_ONE_GO = 3.0  # seconds; then another message continues, so that other work of the queue is not kept waiting
 TARGETS = 100  # that are looked up at once
 LOOKS = 50  # of one message that may find none
 TRIES = 8  # that a target may lose to others

@@ -30,7 +30,7 @@ from chordage.orchestrator.store.outbox import Delivery
 log = structlog.get_logger()
 
 LOOK_AGAIN = 0.5  # seconds, while those in hand are slow
-AT_ONE_GO = 30.0  # seconds; then another message goes on, so that a worker can be told to stop
+AT_ONE_GO = 30.0  # seconds; then another message continues, so that a worker can be told to stop
 
 
 def deliver(rt: Runtime) -> list[Intent]:

@@ -5,7 +5,7 @@ nothing of the copy is carried out, and no effect happens again. What is said on
 the other. The state that plugins keep for a thread is not copied: it has no history.
 
 A fork that is to run has what came before the message of a run, and in the same transaction a turn with that message
-and the terms of the fork. Its run repeats the source up to a step and goes on from there (run/forking.py). A process
+and the terms of the fork. Its run repeats the source up to a step and continues from there (run/forking.py). A process
 that dies has made the thread with its turn, or neither; the turn is then started as any other.
 """
 
@@ -70,7 +70,7 @@ class Fork:
     forked_from: str
     upto: int  # the last entry that it has
     entries: int
-    turn_id: str | None = None  # of the run that goes on, where one was wanted
+    turn_id: str | None = None  # of the run that continues, where one was wanted
 
 
 def fork_thread(
@@ -96,7 +96,7 @@ def _record(unit: Unit, by: Actor | None, own_id: str, source: str, upto: int) -
 
 
 def fork_run(rt: Runtime, request: TurnRequest) -> tuple[Fork, list[Intent]]:
-    """A new thread with what came before a run, and a turn on it that repeats the run and goes on. `request`: as
+    """A new thread with what came before a run, and a turn on it that repeats the run and continues it. `request`: as
     `fork_request` made it. Raises Conflict, QueueFull and InvalidMessage.
     """
     terms, own_id = request.fork, request.message.thread_id

@@ -32,7 +32,7 @@ def show_presence(rt: Runtime, present: Sequence[Process], *, through: Store | N
 
 
 def look_for_gone(rt: Runtime, watch: PresenceWatch, *, through: Store | None = None) -> list[str]:
-    """Put on record which processes are gone; those that nobody had noticed before."""
+    """Put on record which processes are gone; those that were not noticed before."""
     store = through or rt.heart or rt.store
     watch.begin_look()
     with store.read() as tx:

@@ -285,7 +285,7 @@ def _finish(rt: Runtime, under_way: UnderWay) -> list[Intent]:
         agent = rt.agent_of(pin)
     except Unavailable:  # a plugin may have to change the result
         raise
-    except UserError:  # its file is being edited: no plugin of it has to hear the result
+    except UserError:  # its file is being edited: no plugin of it has to get the result
         agent = None
     work = CallWork(
         call=call, pin=pin, agent=agent, epoch=loaded[0].epoch, token=under_way.token,

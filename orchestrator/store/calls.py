@@ -173,7 +173,7 @@ def left(tx: Tx, gone: Collection[str], limit: int) -> list[Call]:
 
 
 def untaken(tx: Tx, queues: Collection[Group], limit: int, *, leased_before: datetime) -> list[Call]:
-    """New calls of runs of these groups that nobody has begun since then, as far as the rows say, locked for this
+    """New calls of runs of these groups that no process has begun since then, as far as the rows say, locked for this
     sweeper. A call whose round has one that is running may wait behind it in a batch.
     """
     other = calls.alias()

@@ -21,7 +21,7 @@ GONE = select(processes.c.id).where(processes.c.gone_at.is_not(None))
 
 
 def show(tx: Tx, present: Sequence[Process], now: datetime) -> None:
-    """These processes live, whoever took one of them for dead."""
+    """These processes live, also those that were taken for dead."""
     rows = [
         {
             "id": one.id, "machine": one.machine, "pid": one.pid, "born": one.born, "queues": _listed(one.queues),

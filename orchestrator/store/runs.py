@@ -144,7 +144,7 @@ def untaken(
     settled_before: datetime,
     leased_before: datetime,
 ) -> list[Run]:
-    """Running runs of these groups without a call in flight, whose wake-up nobody has taken since then, as far as the
+    """Running runs of these groups without a call in flight, whose wake-up was not taken since then, as far as the
     rows say. `among`: as in `expired`.
     """
     idle = ~exists().where(

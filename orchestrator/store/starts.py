@@ -324,7 +324,7 @@ _QUEUE_AGAIN = (
 
 
 def undo(tx: Tx, run_id: str) -> None:
-    """The start of a turn in this transaction: nobody has seen it."""
+    """The start of a turn in this transaction: no other has seen it."""
     tx.execute(_QUEUE_AGAIN, {"run": run_id})
     tx.execute(_DELETE, {"run": run_id})
 

@@ -200,7 +200,7 @@ def _one_of_each() -> Iterator[None]:
         raise
 
 
-LINES = 250  # of which one sweep looks at whether they stand still
+LINES = 250  # of which one sweep looks at whether they are stuck
 
 
 def _first_line_after(thread: Any) -> Any:

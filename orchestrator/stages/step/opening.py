@@ -135,7 +135,7 @@ def closed(rt: Runtime, request: ModelRequest, asks: rounds.Asks, wanted: Collec
 
 
 def send(unit: Unit, run: Run, opening: Opening, *, rounds_made: int, rested_ms: int) -> None:
-    """From held to the round. Where the run stands behind that step already, they join as calls of a replay do."""
+    """From held to the round. Where the run is behind that step already, they join as calls of a replay do."""
     is_first = opening.step > run.step
     to = (opening.step, Phase.TOOL_ROUND) if is_first else (run.step + 1, Phase.REPLAY)
     checkpoint = checkpoints.of_round(unit, run)
