@@ -116,7 +116,7 @@ def test_one_that_does_not_plan_takes_no_plan(world):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("breaks", "raised ZeroDivisionError"), ("plans_too_late", "answers a reply with Plan")]
+    ("name", "told"), [("breaks", "raised ZeroDivisionError"), ("plans_too_late", "returned Plan after a reply")]
 )
 def test_failing_strategy_ends_its_run_with_the_reason(world, name, told):
     it = consume(world, name, in_turn(text("R")))

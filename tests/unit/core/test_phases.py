@@ -71,8 +71,8 @@ def test_a_note_for_a_call_needs_a_phase_that_is_about_one():
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (lambda: verdicts.AddContextMessage(key=" ", text="t"), "needs a key that is not blank"),
-        (lambda: verdicts.AddContextMessage(key="k", text=""), "'k' needs a text that is not blank"),
+        (lambda: verdicts.AddContextMessage(key=" ", text="t"), "the key of a context message is blank"),
+        (lambda: verdicts.AddContextMessage(key="k", text=""), "the context message 'k' is blank"),
         (lambda: verdicts.AddContextMessage(key="k", text="t", cooldown=-1), "0 or more; got -1"),
         (lambda: verdicts.IncludeOnly("search"), "list of names; got the text 'search'"),
         (lambda: verdicts.Exclude("search"), "list of names; got the text 'search'"),
@@ -88,7 +88,7 @@ def test_a_note_for_a_call_needs_a_phase_that_is_about_one():
             "resume_mode must be one of replay_tool_call, .*'later'",
         ),
         (lambda: verdicts.SuspendCall(prompt="?", on_expiry="shrug"), "on_expiry must be one of deny, .*'shrug'"),
-        (lambda: verdicts.SuspendCall(prompt="?", expires_in=0), "more than 0 seconds, or left out; got 0"),
+        (lambda: verdicts.SuspendCall(prompt="?", expires_in=0), "more than 0 seconds and at most 31622400, or left out; got 0"),
         (lambda: verdicts.SuspendCall(prompt="?", expires_in=float("inf")), "more than 0 seconds"),
         (lambda: verdicts.SuspendCall(prompt="?", default={1}), "the default must be something JSON has"),
         (lambda: verdicts.SuspendCall(prompt="?", schema={"a": {1}}), "the schema must be something JSON has"),
