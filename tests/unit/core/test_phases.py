@@ -88,7 +88,10 @@ def test_a_note_for_a_call_needs_a_phase_that_is_about_one():
             "resume_mode must be one of replay_tool_call, .*'later'",
         ),
         (lambda: verdicts.SuspendCall(prompt="?", on_expiry="shrug"), "on_expiry must be one of deny, .*'shrug'"),
-        (lambda: verdicts.SuspendCall(prompt="?", expires_in=0), "more than 0 seconds and at most 31622400, or left out; got 0"),
+        (
+            lambda: verdicts.SuspendCall(prompt="?", expires_in=0),
+            "more than 0 seconds and at most 31622400, or left out; got 0",
+        ),
         (lambda: verdicts.SuspendCall(prompt="?", expires_in=float("inf")), "more than 0 seconds"),
         (lambda: verdicts.SuspendCall(prompt="?", default={1}), "the default must be something JSON has"),
         (lambda: verdicts.SuspendCall(prompt="?", schema={"a": {1}}), "the schema must be something JSON has"),
