@@ -1,9 +1,8 @@
 """Fresh databases for tests, SQLite and PostgreSQL: empty ones, and migrated ones.
 
 Migrating takes longer than most tests. So each session migrates one template per backend and every test gets a copy.
-A copy in PostgreSQL takes longer than most tests as well: it is emptied and given to the next test, with its sessions.
-And what SQLAlchemy has compiled for the store of one test serves those of all later ones, as it serves all requests of
-one process.
+A copy in PostgreSQL takes longer than most tests as well: it is emptied and given to the next test. And what SQLAlchemy
+has compiled for the store of one test serves those of all later ones, as it serves all requests of one process.
 """
 
 from __future__ import annotations
@@ -11,18 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
@@ -38,7 +34,6 @@ CURSORS = "cursors"  # PostgreSQL with CHORDAGE_PIPELINE=off
 BACKENDS_BOTH_WAYS = (*BACKENDS, pytest.param(CURSORS, marks=pytest.mark.postgres))
 
 
-MOST_IDLE = 4  # sessions of one database
 COMPILED: LRUCache[Any, Any] = LRUCache(5_000)
 
 
@@ -51,9 +46,6 @@ def compiled_statements() -> Iterator[None]:
     def create(*args: Any, **options: Any) -> Engine:
         engine = create_engine(*args, **options)
         engine._compiled_cache = COMPILED
-        if engine.dialect.name == "postgresql":
-            event.listen(engine, "do_connect", _idle_session)
-            engine.dialect.do_close = _keep_session
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
@@ -66,37 +58,6 @@ def compiled_statements() -> Iterator[None]:
 
 def _is_same(ours: Any, other: Any) -> bool:
     return type(ours) is type(other) and cipher_of(ours) == cipher_of(other)
-
-
-# Sessions of stores that were closed, by the name of their database. A new one has to read all that it needs to know of
-# tables and indexes, which takes longer than what most tests then ask of it.
-SESSIONS: dict[str, list[tuple[Any, psycopg.Connection]]] = {}
-OPENED_WITH: WeakKeyDictionary[psycopg.Connection, Any] = WeakKeyDictionary()
-
-
-def _idle_session(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> psycopg.Connection:
-    """One that this process has opened in the same way, or a new one."""
-    way = (os.getpid(), arguments, {name: value for name, value in options.items() if name != "context"})
-    idle = SESSIONS.get(options.get("dbname", ""), [])
-    for number, (opened, session) in enumerate(idle):
-        if opened == way and not session.closed:
-            del idle[number]
-            return session
-    session = psycopg.connect(*arguments, **options)
-    OPENED_WITH[session] = way
-    return session
-
-
-def _keep_session(session: psycopg.Connection) -> None:
-    """As it was when it was new, if it is at rest."""
-    idle, way = SESSIONS.get(session.info.dbname) if not session.closed else None, OPENED_WITH.get(session)
-    at_rest = not session.closed and session.info.transaction_status == TransactionStatus.IDLE
-    if idle is not None and len(idle) < MOST_IDLE and way and way[0] == os.getpid() and at_rest and session.autocommit:
-        with contextlib.suppress(psycopg.Error):
-            session.execute("DISCARD ALL")
-            idle.append((way, session))
-            return
-    session.close()
 
 
 class Databases:
@@ -136,35 +97,24 @@ class Databases:
     def _copy_of(self, template: str) -> str:
         url = self._postgres().create_database(template)
         self._copies[url] = emptying.connected(url)
-        SESSIONS[_name(url)] = []
         self._shape = self._shape or emptying.shape_of(self._copies[url])
         return url
 
     def drop(self, url: str) -> None:
-        if url in self._copies and self._is_emptied(url):
+        if url in self._copies and self._shape and emptying.emptied(self._copies[url], self._shape):
             self._free.append(url)
             return
         if not url.startswith("sqlite"):
             if url in self._copies:
-                self._disconnect(url)
+                self._copies.pop(url).close()
             self._postgres().drop_database(url)
             return
         for file in _file(url).parent.glob(f"{_file(url).name}*"):
             file.unlink()
 
-    def _is_emptied(self, url: str) -> bool:
-        assert self._shape is not None
-        kept = [session.info.backend_pid for _, session in SESSIONS[_name(url)] if not session.closed]
-        return emptying.emptied(self._copies[url], self._shape, kept)
-
-    def _disconnect(self, url: str) -> None:
-        for _, session in SESSIONS.pop(_name(url)):
-            session.close()
-        self._copies.pop(url).close()
-
     def close(self) -> None:
-        for url in list(self._copies):
-            self._disconnect(url)
+        for connection in self._copies.values():
+            connection.close()
 
     def _make_template(self, backend: str) -> str:
         url = self.empty(backend)
@@ -174,10 +124,6 @@ class Databases:
         else:
             _fold_log_in(_file(url))
         return url
-
-
-def _name(url: str) -> str:
-    return make_url(url).database or ""
 
 
 def _file(url: str) -> Path:

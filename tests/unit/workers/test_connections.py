@@ -92,7 +92,7 @@ def test_a_fleet_takes_what_its_processes_take():
 
 @pytest.mark.postgres
 def test_threads_never_take_more_than_they_may_and_all_are_served(migrated_database_url):
-    store = Store(f"{migrated_database_url('postgres')}?application_name=at+most+three", pool_size=5)
+    store = Store(migrated_database_url("postgres"), pool_size=5)
     store.limit_connections(3)
     both_kinds = threading.Barrier(24)
 
@@ -100,7 +100,8 @@ def test_threads_never_take_more_than_they_may_and_all_are_served(migrated_datab
         both_kinds.wait(120)
         with store.write() if number % 2 else store.single() as tx:
             tx.execute(text("SELECT pg_sleep(0.02)"))
-            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'at most three'"
+            ours = "datname = current_database() AND application_name LIKE 'chordage%'"
+            count = f"SELECT count(*) FROM pg_stat_activity WHERE {ours}"
             return tx.execute(text(count)).scalar()
 
     with ThreadPoolExecutor(24) as pool:
