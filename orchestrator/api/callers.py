@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Request
 from chordage.orchestrator import stages, views
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.api.authentication import sent_key
-from chordage.orchestrator.api.guards import RATES, headers_of, size_of
+from chordage.orchestrator.api.guards import RATES, check_parameters, headers_of, size_of
 from chordage.orchestrator.api.services import SOURCE, Services, services_of
 from chordage.orchestrator.core import rates
 from chordage.orchestrator.core.approvals import DecisionRequest
@@ -130,6 +130,7 @@ def _with_scopes(
     for scope in scopes:
         if scope not in caller.scopes:
             raise Forbidden(f"{caller.label} does not have the scope {scope.value!r}", scope=scope.value)
+    check_parameters(request)
     return caller
 
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chordage.orchestrator.api import problems
 from chordage.orchestrator.core import bounds
-from chordage.orchestrator.core.errors import alternatives
+from chordage.orchestrator.core.errors import InvalidMessage, alternatives
 from chordage.orchestrator.core.hosts import Hosts
 from chordage.orchestrator.loops.server import BodyBroken, BodyRefused, BodyTooLarge, BodyTooSlow, RequestBodies
 
@@ -94,25 +94,19 @@ class BodyLimit:
 
 class JsonRoute(APIRoute):
     """A route of the API: a request that changes something says that it sends JSON, errors are problem documents, and
-    each answer has the rates of its caller, whatever app the route is in. A filter that is misspelt would list
-    everything, so unknown parameters are refused.
+    each answer has the rates of its caller, whatever app the route is in.
     """
 
     takes_unknown_parameters = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        known = frozenset(_query_names(self.dependant))
 
         async def handle_json(request: Request) -> Response:
             if request.method not in NO_BODY and not _is_json(_values(request.scope, b"content-type")):
                 wanted = "send it with Content-Type: application/json"
                 detail = f"the body has to be JSON, and say so: {wanted}, also where the request has no body"
                 return problems.answer(415, "unsupported_media_type", detail)
-            unknown = sorted(request.query_params.keys() - known)
-            if unknown and not self.takes_unknown_parameters:
-                detail = f"{unknown[0]}: there is no such parameter; {alternatives(unknown[0], known)}"
-                return problems.answer(422, "invalid", detail, field=unknown[0])
             try:
                 response = await handle(request)
             except problems.KNOWN as error:
@@ -125,6 +119,16 @@ class JsonRoute(APIRoute):
 def json_router(subject: str, route_class: type[JsonRoute] = JsonRoute) -> APIRouter:
     """For the routes of a subject, as the OpenAPI document groups them."""
     return APIRouter(route_class=route_class, tags=[subject], generate_unique_id_function=lambda route: route.name)
+
+
+def check_parameters(request: Request) -> None:
+    """A filter that is misspelt would list everything. Raises InvalidMessage."""
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, JsonRoute) or route.takes_unknown_parameters:
+        return
+    known = set(_query_names(route.dependant))
+    for name in sorted(request.query_params.keys() - known):
+        raise InvalidMessage(f"{name}: there is no such parameter; {alternatives(name, known)}", field=name)
 
 
 def _query_names(dependant: Dependant) -> Iterator[str]:

@@ -133,7 +133,7 @@ class Sessions:
     def _begun(self, key_id: str | None, tenant: str | None, address: str | None) -> str:
         now = self._now()
         session = WebSession(
-            id=secrets.token_urlsafe(16), key_id=key_id, tenant=tenant, address=address, began_at=now,
+            id=secrets.token_hex(16), key_id=key_id, tenant=tenant, address=address, began_at=now,
             expires_at=now + LASTS,
         )  # fmt: skip
         self._rows.begin(session)

@@ -46,19 +46,3 @@ def test_a_database_that_is_used_again_has_no_row_of_the_test_before(databases):
         counts = [tx.execute(text(f"SELECT count(*) FROM {table}")).scalar() for table in ("journal", "runs", "turns")]
     databases.drop(url)
     assert counts == [0, 0, 0]
-
-
-@pytest.mark.postgres
-def test_a_session_that_is_kept_is_as_new(migrated_database_url):
-    url, pids = migrated_database_url("postgres"), []
-    for _ in range(2):
-        with closing(Store(url, pool_size=1)) as store, store.read() as tx:
-            pids.append(tx.execute(text("SELECT pg_backend_pid()")).scalar())
-            assert tx.execute(text("SHOW application_name")).scalar() != "mine"
-            assert tx.execute(text("SELECT to_regclass('left_over')")).scalar() is None
-            assert tx.execute(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")).scalar() == 0
-            tx.execute(text("SET application_name = 'mine'"))
-            tx.execute(text("CREATE TEMPORARY TABLE left_over (n integer)"))
-            tx.execute(text("SELECT pg_advisory_lock(7)"))
-
-    assert pids[0] == pids[1]

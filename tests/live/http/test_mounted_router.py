@@ -44,9 +44,11 @@ def test_errors_are_problem_documents_in_any_app(client):
         client.post("/agents/v1/turns", json={"text": "x", "nothing": 1}),
         client.post("/agents/v1/turns", content="{", headers={"Content-Type": "application/json"}),
         client.post("/agents/v1/turns", data={"text": "x"}),
+        client.get("/agents/v1/turns?satus=done"),
     ]
 
-    assert [answer.status_code for answer in answers] == [404, 422, 422, 400, 415]
+    assert [answer.status_code for answer in answers] == [404, 422, 422, 400, 415, 422]
+    assert answers[-1].json()["detail"] == "satus: there is no such parameter; did you mean status?"
     assert {answer.headers["content-type"] for answer in answers} == {PROBLEM}
 
 
