@@ -324,7 +324,7 @@ def test_agents_are_models(client: openai.OpenAI):
 
 
 def test_a_client_that_goes_away_leaves_the_stream_and_cancels_nothing(address: str, engine: ScriptedEngine):
-    engine.scripts = [[*plain("Hello")[:3], *[queued()] * 500]]
+    engine.scripts = [[*plain("Hello")[:3], *[queued()] * 100_000]]
     engine.streams.pause = 0.01
 
     with httpx.stream(
