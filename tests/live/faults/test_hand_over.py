@@ -24,7 +24,7 @@ def test_a_run_moves_again_within_lease_and_sweep_whatever_the_visibility_timeou
 ):
     rig = make_rig(migrated_database_url("sqlite"), lease=6, beat=1, sweep=1)
     rules = rig.settings
-    assert rules.visibility_timeout == 3600, "what the time until it moves again is told from"
+    assert rules.visibility_timeout == 3600, "a message that waits for it would move much later"
     for name in ("one", "two"):
         rig.worker(f"{role}-{name}", "--role", role, "--concurrency", "2")
     rig.worker("rest", "--role", "tools" if role == "turns" else "turns", "--concurrency", "4")
